@@ -21,5 +21,6 @@ void lf_hex(const uint8_t *bytes, size_t n, char *hex);                /* 2n cha
 
 /* crc of what came before (0 to start) continued over data; uses SSE4.2 where the processor has it. */
 uint32_t lf_crc32c(uint32_t crc, const void *data, size_t bytes);
+uint32_t lf_crc32c_plain(uint32_t crc, const void *data, size_t bytes);        /* the same by table, on any processor */
 
 #endif
