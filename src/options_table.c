@@ -1,0 +1,90 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "options_table.h"
+
+#include <limits.h>
+
+#define AT(field) offsetof(lf_options, field)
+
+enum {
+    PREFILL = LF_CMD_PREFILL, PLAN = LF_CMD_PLAN, INFO = LF_CMD_INFO, VERIFY = LF_CMD_VERIFY, SYNTH = LF_CMD_SYNTH,
+    ALL = PREFILL | PLAN | INFO | VERIFY | SYNTH
+};
+
+#define HUGE_INT 9007199254740992.0        /* 2^53: what JSON readers keep exactly */
+
+const lf_option lf_option_table[] = {
+    { "model", 'm', LF_OPT_STRING, "DIR", 0, 0, NULL, AT(model), PREFILL | PLAN, PREFILL | PLAN,
+      "checkpoint directory: config.json and safetensors" },
+    { "input", 'i', LF_OPT_STRING, "FILE", 0, 0, NULL, AT(input), PREFILL, PREFILL,
+      "prompts, one JSON object a line; - reads stdin" },
+    { "output", 'o', LF_OPT_STRING, "DIR", 0, 0, NULL, AT(output), PREFILL, PREFILL,
+      "where kv/, results.jsonl and report.json go" },
+    { "dp", 0, LF_OPT_INT, "N", 1, 1 << 20, NULL, AT(dp), PREFILL, 0,
+      "ranks that take prompts; must be the number of ranks started, which is the default" },
+    { "device", 0, LF_OPT_CHOICE, "auto|cuda|cpu", 0, 0, "auto", AT(device), PREFILL, 0,
+      "where to compute; auto takes a GPU if there is one" },
+    { "numerics", 0, LF_OPT_CHOICE, "exact|released", 0, 0, "released", AT(numerics), PREFILL, 0,
+      "released rounds where the released model does; exact keeps float32" },
+    { "kv-dtype", 0, LF_OPT_CHOICE, "auto|fp8|bf16|f32", 0, 0, "auto", AT(kv_dtype), PREFILL, 0,
+      "stored KV rows; auto: fp8 for released, f32 for exact" },
+    { "logits", 0, LF_OPT_LOGITS, "last|none|topk:K|all", 0, 0, "last", AT(logits), PREFILL, 0,
+      "which logits to store" },
+    { "logprobs", 0, LF_OPT_FLAG, NULL, 0, 0, NULL, AT(logprobs), PREFILL, 0,
+      "store the log-probability of every actual next token" },
+    { "shard", 0, LF_OPT_SHARD, "I/N", 0, 0, "0/1", AT(shard), PREFILL, 0,
+      "take only the prompts whose place is I modulo N, 0 <= I < N" },
+    { "max-seconds", 0, LF_OPT_DOUBLE, "S", 1e-3, 1e9, NULL, AT(max_seconds), PREFILL, 0,
+      "start no prompt after S seconds; exit 75 when some are left" },
+    { "dry-run", 0, LF_OPT_FLAG, NULL, 0, 0, NULL, AT(dry_run), PREFILL, 0,
+      "check model, prompts and output, print the plan, compute nothing" },
+    { "overwrite", 0, LF_OPT_FLAG, NULL, 0, 0, NULL, AT(overwrite), PREFILL, 0,
+      "redo prompts that are already done; the default resumes" },
+    { "report", 0, LF_OPT_STRING, "FILE", 0, 0, NULL, AT(report), PREFILL, 0,
+      "where the report goes; default report.json in the output directory" },
+    { "format", 0, LF_OPT_CHOICE, "text|csv|json", 0, 0, "text", AT(format), PREFILL, 0,
+      "how the report is printed on stdout" },
+    { "progress", 0, LF_OPT_DOUBLE, "SEC", 0, 1e6, "5", AT(progress), PREFILL, 0,
+      "seconds between progress lines on stderr; 0 turns them off" },
+    { "length", 'l', LF_OPT_SIZE, "TOKENS", 1, HUGE_INT, "128k", AT(length), PLAN, 0,
+      "tokens of the prompt to plan for" },
+    { "json", 0, LF_OPT_FLAG, NULL, 0, 0, NULL, AT(json), PLAN | INFO, 0, "print JSON" },
+    { "preset", 0, LF_OPT_STRING, "NAME", 0, 0, "mini", AT(preset), SYNTH, 0,
+      "geometry to start from" },
+    { "seed", 0, LF_OPT_INT, "N", 0, HUGE_INT, "0", AT(seed), SYNTH, 0, "of the made-up weights" },
+    { "weights", 0, LF_OPT_CHOICE, "quant|bf16", 0, 0, "quant", AT(weights), SYNTH, 0,
+      "fp8 and packed fp4 as released, or bf16" },
+    { "set", 0, LF_OPT_LIST, "KEY=VALUE", 0, 0, NULL, AT(set), SYNTH, 0,
+      "a field of config.json; may be repeated" },
+    { "shard-size", 0, LF_OPT_SIZE, "BYTES", 1, HUGE_INT, "4g", AT(shard_size), SYNTH, 0,
+      "start a new file after so many bytes" },
+    { "sparse", 0, LF_OPT_FLAG, NULL, 0, 0, NULL, AT(sparse), SYNTH, 0,
+      "write headers only: the data are holes that read as zeros" },
+    { "verbose", 'v', LF_OPT_FLAG, NULL, 0, 0, NULL, AT(verbose), ALL, 0, "say more on stderr" },
+    { "quiet", 'q', LF_OPT_FLAG, NULL, 0, 0, NULL, AT(quiet), ALL, 0, "say only what went wrong" },
+    { "help", 'h', LF_OPT_FLAG, NULL, 0, 0, NULL, AT(help), ALL, 0, "show this and exit" },
+    { .name = NULL }
+};
+
+const lf_option_command lf_option_commands[] = {
+    { "prefill", PREFILL, NULL, 0, 0, "run prompts through the model; write KV files, logits and a report" },
+    { "plan", PLAN, NULL, 0, 0, "bytes of a model's weights and of the KV of a prompt, from headers alone" },
+    { "info", INFO, "FILE", 1, 1, "what a KV file holds" },
+    { "verify", VERIFY, "FILE", 1, INT_MAX, "check every part and checksum of KV files" },
+    { "synth", SYNTH, "DIR", 1, 1, "write a checkpoint with made-up weights in the released format" },
+    { .name = NULL }
+};
+
+const lf_option_pair lf_option_conflicts[] = {
+    { "verbose", "quiet" },
+    { NULL, NULL }
+};
+
+const lf_option_pair lf_option_unbuilt[] = {
+    { "tp", "every rank holds the whole model; start more ranks to take more prompts at once" },
+    { "pcp", "every rank computes whole prompts; start more ranks to take more prompts at once" },
+    { "pcp-attention", "no prompt is split over ranks" },
+    { "frontier", "the state is kept at the end of the prompt only" },
+    { "kv-dir", "prompts start from their first token" },
+    { "deep", "verify checks presence, sizes and checksums" },
+    { NULL, NULL }
+};
