@@ -1,0 +1,360 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "options_table.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const lf_option_command *command_find(const char *name)
+{
+    for (const lf_option_command *c = lf_option_commands; c->name; c++)
+        if (!strcmp(c->name, name))
+            return c;
+    return NULL;
+}
+
+const char *lf_options_command(int i)
+{
+    return lf_option_commands[i].name;
+}
+
+/* ---- values ---- */
+
+/* A decimal number with an optional k, m or g; the suffix is legal for LF_OPT_SIZE only. */
+static int integer_parse(const char *text, int sized, int64_t *out)
+{
+    static const char suffix[] = "kmg";
+    char *end;
+
+    errno = 0;
+    long long v = strtoll(text, &end, 10);
+    if (errno || end == text || (*text != '-' && (*text < '0' || *text > '9')))
+        return -1;
+    if (sized && *end) {
+        const char *s = strchr(suffix, *end | 32);
+        if (!s || !*s || end[1] || __builtin_mul_overflow(v, 1LL << (10 * (s - suffix + 1)), &v))
+            return -1;
+    } else if (*end) {
+        return -1;
+    }
+    *out = v;
+    return 0;
+}
+
+static int integer_set(void *field, const lf_option *opt, const char *text, lf_err *err)
+{
+    int sized = opt->type == LF_OPT_SIZE;
+    int64_t v;
+
+    if (integer_parse(text, sized, &v) || (double)v < opt->lo || (double)v > opt->hi)
+        return lf_fail(err, "--%s '%s': it takes a whole number from %.0f to %.0f%s", opt->name, text, opt->lo, opt->hi,
+                       sized ? ", with k, m or g for powers of 1024" : "");
+    *(int64_t *)field = v;
+    return 0;
+}
+
+static int double_set(void *field, const lf_option *opt, const char *text, lf_err *err)
+{
+    char *end;
+    double v = strtod(text, &end);
+
+    if (end == text || *end || !isfinite(v) || v < opt->lo || v > opt->hi)
+        return lf_fail(err, "--%s '%s': it takes a number from %g to %g", opt->name, text, opt->lo, opt->hi);
+    *(double *)field = v;
+    return 0;
+}
+
+static int choice_set(void *field, const lf_option *opt, const char *text, lf_err *err)
+{
+    size_t n = strlen(text);
+    int i = 0;
+
+    for (const char *w = opt->arg; w; w = strchr(w, '|') ? strchr(w, '|') + 1 : NULL, i++)
+        if (n && strcspn(w, "|") == n && !strncmp(w, text, n)) {
+            *(int *)field = i;
+            return 0;
+        }
+    return lf_fail(err, "--%s '%s': it takes one of %s", opt->name, text, opt->arg);
+}
+
+static int list_add(void *field, const lf_option *opt, const char *text, lf_err *err)
+{
+    lf_strings *s = field;
+
+    if (opt && (*text == '=' || !strchr(text, '=')))
+        return lf_fail(err, "--%s '%s': it takes KEY=VALUE", opt->name, text);
+    s->v = lf_realloc(s->v, (size_t)(s->n + 1) * sizeof *s->v);
+    s->v[s->n++] = text;
+    return 0;
+}
+
+static int logits_set(lf_options *o, const lf_option *opt, const char *text, lf_err *err)
+{
+    static const char *const word[] = { "last", "none", "topk:", "all" };
+    int64_t k = 0;
+    int i = 0;
+
+    while (i < 4 && (i == LF_LOGITS_TOPK ? strncmp(text, word[i], 5) : strcmp(text, word[i])))
+        i++;
+    if (i == 4 || (i == LF_LOGITS_TOPK && (integer_parse(text + 5, 0, &k) || k < 1)))
+        return lf_fail(err, "--%s '%s': it takes last, none, all, or topk:K with K a whole number from 1 on", opt->name,
+                       text);
+    o->logits = i;
+    o->topk = k;
+    return 0;
+}
+
+static int shard_set(lf_options *o, const lf_option *opt, const char *text, lf_err *err)
+{
+    const char *slash = strchr(text, '/');
+    char first[24];
+    int64_t i, n;
+
+    if (slash && slash - text < (long)sizeof first) {
+        snprintf(first, sizeof first, "%.*s", (int)(slash - text), text);
+        if (!integer_parse(first, 0, &i) && !integer_parse(slash + 1, 0, &n) && i >= 0 && i < n) {
+            o->shard = i;
+            o->shards = n;
+            return 0;
+        }
+    }
+    return lf_fail(err, "--%s '%s': it takes I/N with 0 <= I < N, such as 0/4 for the first of four", opt->name, text);
+}
+
+static int value_set(lf_options *o, const lf_option *opt, const char *text, lf_err *err)
+{
+    void *field = (char *)o + opt->at;
+
+    switch (opt->type) {
+    case LF_OPT_FLAG:
+        *(int *)field = 1;
+        return 0;
+    case LF_OPT_INT:
+    case LF_OPT_SIZE:
+        return integer_set(field, opt, text, err);
+    case LF_OPT_DOUBLE:
+        return double_set(field, opt, text, err);
+    case LF_OPT_STRING:
+        if (!*text)
+            return lf_fail(err, "--%s '': it takes a text that is not empty", opt->name);
+        *(const char **)field = text;
+        return 0;
+    case LF_OPT_CHOICE:
+        return choice_set(field, opt, text, err);
+    case LF_OPT_LIST:
+        return list_add(field, opt, text, err);
+    case LF_OPT_LOGITS:
+        return logits_set(o, opt, text, err);
+    case LF_OPT_SHARD:
+        return shard_set(o, opt, text, err);
+    }
+    return lf_fail(err, "--%s: a type the parser does not know", opt->name);
+}
+
+/* ---- names ---- */
+
+static const lf_option *option_named(const char *name, size_t n)
+{
+    for (const lf_option *opt = lf_option_table; opt->name; opt++)
+        if (strlen(opt->name) == n && !strncmp(opt->name, name, n))
+            return opt;
+    return NULL;
+}
+
+static const lf_option *option_lettered(char letter, unsigned command)
+{
+    for (const lf_option *opt = lf_option_table; opt->name; opt++)
+        if (opt->letter == letter && (opt->commands & command))
+            return opt;
+    return NULL;
+}
+
+static int edits(const char *a, const char *b)
+{
+    enum { MAX = 32 };
+    size_t n = strlen(b);
+    int row[MAX + 1];
+
+    if (n > MAX || strlen(a) > MAX)
+        return MAX;
+    for (size_t j = 0; j <= n; j++)
+        row[j] = (int)j;
+    for (size_t i = 1; a[i - 1]; i++) {
+        int diagonal = row[0];
+        row[0] = (int)i;
+        for (size_t j = 1; j <= n; j++) {
+            int change = diagonal + (a[i - 1] != b[j - 1]);
+            diagonal = row[j];
+            row[j] = (int)lf_min(change, lf_min(row[j], row[j - 1]) + 1);
+        }
+    }
+    return row[n];
+}
+
+const char *lf_options_nearest(const char *word, const char *const *names, int n)
+{
+    const char *best = NULL;
+    int least = 1 + (int)lf_min(3, (int64_t)(strlen(word) + 1) / 2);
+
+    for (int i = 0; i < n; i++) {
+        size_t typed = strlen(word);
+        int d = typed >= 3 && !strncmp(word, names[i], typed) ? 1 : edits(word, names[i]);
+        if (d < least) {
+            least = d;
+            best = names[i];
+        }
+    }
+    return best;
+}
+
+static int option_unknown(const lf_option_command *cmd, const char *name, lf_err *err)
+{
+    const char *known[LF_MAX_OPTIONS];
+    int n = 0;
+
+    if (cmd->bit == LF_CMD_PREFILL || !strcmp(name, "deep"))
+        for (const lf_option_pair *p = lf_option_unbuilt; p->a; p++)
+            if (!strcmp(p->a, name))
+                return lf_fail(err, "--%s is not in this version: %s", name, p->b);
+    for (const lf_option *opt = lf_option_table; opt->name; opt++)
+        if (opt->commands & cmd->bit)
+            known[n++] = opt->name;
+    const char *near = lf_options_nearest(name, known, n);
+    if (near)
+        return lf_fail(err, "unknown option --%s; did you mean --%s?", name, near);
+    return lf_fail(err, "unknown option --%s; `longfill help %s` lists what there is", name, cmd->name);
+}
+
+/* ---- the command line ---- */
+
+/* One option at argv[*i], which is moved to its last argument. */
+static int option_take(lf_options *o, const lf_option *opt, const char *attached, int *i, int argc, char **argv,
+                       lf_err *err)
+{
+    const char *value = attached;
+
+    if (opt->type == LF_OPT_FLAG && value)
+        return lf_fail(err, "--%s takes no value, but got '%s'", opt->name, value);
+    if (opt->type != LF_OPT_FLAG && !value) {
+        const char *next = *i + 1 < argc ? argv[*i + 1] : NULL;
+        int is_option = next && next[0] == '-' && next[1] == '-' && option_named(next + 2, strcspn(next + 2, "="));
+        if (!next || is_option)
+            return lf_fail(err, "--%s needs a value: --%s %s", opt->name, opt->name, opt->arg);
+        value = next;
+        ++*i;
+    }
+    unsigned char *given = &o->given[opt - lf_option_table];
+    if (*given && opt->type != LF_OPT_LIST)
+        return lf_fail(err, "--%s is given twice; once is enough", opt->name);
+    *given = 1;
+    return value_set(o, opt, value, err);
+}
+
+static int long_take(lf_options *o, const lf_option_command *cmd, int *i, int argc, char **argv, lf_err *err)
+{
+    const char *name = argv[*i] + 2, *equals = strchr(name, '=');
+    size_t n = equals ? (size_t)(equals - name) : strlen(name);
+    const lf_option *opt = option_named(name, n);
+
+    if (opt && (opt->commands & cmd->bit))
+        return option_take(o, opt, equals ? equals + 1 : NULL, i, argc, argv, err);
+    char word[64];
+    snprintf(word, sizeof word, "%.*s", (int)lf_min((int64_t)n, 63), name);
+    return option_unknown(cmd, word, err);
+}
+
+static int short_take(lf_options *o, const lf_option_command *cmd, int *i, int argc, char **argv, lf_err *err)
+{
+    const char *arg = argv[*i];
+    const lf_option *opt = option_lettered(arg[1], cmd->bit);
+
+    if (!opt)
+        return lf_fail(err, "unknown option '%s'; `longfill help %s` lists what there is", arg, cmd->name);
+    return option_take(o, opt, arg[2] ? arg + 2 : NULL, i, argc, argv, err);
+}
+
+static int operands_check(const lf_options *o, const lf_option_command *cmd, lf_err *err)
+{
+    int n = o->operands.n;
+
+    if (n > cmd->max && !cmd->operand)
+        return lf_fail(err, "'%s': %s takes options only", o->operands.v[0], cmd->name);
+    if (n > cmd->max)
+        return lf_fail(err, "'%s' is too much: %s takes %d %s", o->operands.v[cmd->max], cmd->name, cmd->max,
+                       cmd->operand);
+    if (n < cmd->min)
+        return lf_fail(err, "%s needs %s: longfill %s %s", cmd->name, cmd->operand, cmd->name, cmd->operand);
+    return 0;
+}
+
+static int given_check(const lf_options *o, const lf_option_command *cmd, lf_err *err)
+{
+    for (const lf_option *opt = lf_option_table; opt->name; opt++)
+        if ((opt->required & cmd->bit) && !o->given[opt - lf_option_table])
+            return lf_fail(err, "%s needs --%s %s (-%c)", cmd->name, opt->name, opt->arg, opt->letter);
+    for (const lf_option_pair *p = lf_option_conflicts; p->a; p++)
+        if (lf_options_given(o, p->a) && lf_options_given(o, p->b))
+            return lf_fail(err, "--%s and --%s exclude each other", p->a, p->b);
+    return 0;
+}
+
+static int defaults_set(lf_options *o, const lf_option_command *cmd, lf_err *err)
+{
+    for (const lf_option *opt = lf_option_table; opt->name; opt++)
+        if (opt->dflt && (opt->commands & cmd->bit) && !o->given[opt - lf_option_table] &&
+            value_set(o, opt, opt->dflt, err))
+            return -1;
+    return 0;
+}
+
+static int arguments_take(lf_options *o, const lf_option_command *cmd, int argc, char **argv, lf_err *err)
+{
+    int ended = 0;
+
+    for (int i = 0; i < argc && !o->help; i++) {
+        const char *a = argv[i];
+        int bad;
+        if (!ended && !strcmp(a, "--")) {
+            ended = 1;
+            continue;
+        }
+        if (ended || a[0] != '-' || !a[1])
+            bad = list_add(&o->operands, NULL, a, err);
+        else
+            bad = a[1] == '-' ? long_take(o, cmd, &i, argc, argv, err) : short_take(o, cmd, &i, argc, argv, err);
+        if (bad)
+            return -1;
+    }
+    return 0;
+}
+
+int lf_options_parse(lf_options *o, const char *command, int argc, char **argv, lf_err *err)
+{
+    const lf_option_command *cmd = command_find(command);
+
+    memset(o, 0, sizeof *o);
+    if (!cmd)
+        return lf_fail(err, "unknown command '%s'; `longfill --help` lists what there is", command);
+    o->command = cmd->name;
+    if (arguments_take(o, cmd, argc, argv, err) || defaults_set(o, cmd, err) ||
+        (!o->help && (operands_check(o, cmd, err) || given_check(o, cmd, err)))) {
+        lf_options_free(o);
+        return -1;
+    }
+    return 0;
+}
+
+void lf_options_free(lf_options *o)
+{
+    free(o->operands.v);
+    free(o->set.v);
+    o->operands = o->set = (lf_strings){ 0, NULL };
+}
+
+int lf_options_given(const lf_options *o, const char *name)
+{
+    const lf_option *opt = option_named(name, strlen(name));
+
+    return opt && o->given[opt - lf_option_table];
+}
