@@ -1,0 +1,230 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * dev: the seam between the model and what computes it.  Floor 2.   Source of every operation: model.md.
+ *
+ * A device gives memory, copies, and a table of operations that are each worth a kernel.  The model above is written
+ * once against this page; src/cpu implements it with BLIS and OpenMP and is the reference for the others.
+ *
+ * Memory.  All pointers in operations are device memory; the host may do arithmetic on them but not look behind them
+ * (copies do that).  Two element types: `float`, and the activation type `lf_act`, dev->act_bytes wide: float32 or
+ * bf16 as the device and numerics have it.  All matrices are row-major; rows lie `ld` elements apart where an ld is
+ * given and are contiguous otherwise.  Row counts may be 0 everywhere.
+ *
+ * Numerics.  `exact`: weights dequantised, activations as they are, float32 accumulation.  `released`: products with
+ * e4m3 and e2m1 weights quantise their input per 1x128; results that are activations are rounded to bf16; finished rows
+ * are quantised as kvlayout.h says.  "Rounded" below means: to bf16 in released numerics, not at all in exact.
+ *
+ * Invariance.  A row's result does not depend on the other rows of the call, on their number, on the number of
+ * threads, or on where a tile begins.
+ *
+ * Errors.  Operations that cannot fail on valid shapes return void; a device that can lose a launch records it and
+ * sync() reports it with kernel, layer and tile.
+ */
+#ifndef LF_DEV_H
+#define LF_DEV_H
+
+#include "kvlayout.h"
+#include "safetensors.h"
+
+typedef struct lf_act lf_act;              /* incomplete on purpose: step with lf_act_at */
+typedef struct lf_dev lf_dev;
+
+/* A weight [rows, cols] (out, in) as stored, or a slice of one.  Slices keep the scales of the whole tensor. */
+typedef struct lf_weight {
+    lf_dtype dtype;                        /* LF_F32, LF_BF16, LF_E4M3 (scales 128x128), LF_I8 (packed e2m1, scales 1x32) */
+    int64_t rows, cols;                    /* of this slice */
+    int64_t row0, col0;                    /* where it begins in the whole */
+    int64_t all_rows, all_cols;            /* the whole tensor on the device */
+    const uint8_t *data, *scale;           /* device memory, of the whole; scale NULL when unquantised */
+} lf_weight;
+
+/* cos/sin of position * inv_freq[i], i < rope_dim/2; the argument is a float32 product, reduced in double. */
+typedef struct lf_rope {
+    int rope_dim;
+    const float *inv_freq;                 /* [rope_dim / 2], device memory */
+} lf_rope;
+
+typedef enum lf_gemm_out { LF_OUT_ACT, LF_OUT_F32 } lf_gemm_out;
+
+typedef struct lf_gemm {
+    const lf_act *x;                       /* [m, w->cols], rows ldx apart */
+    int64_t m, ldx;
+    const lf_weight *w;
+    void *out;                             /* [m, w->rows], rows ldo apart: x w^T */
+    int64_t ldo;
+    lf_gemm_out kind;                      /* activations (rounded), or float32 as accumulated */
+    int plain;                             /* released numerics too: do not quantise the input (wo_a) */
+} lf_gemm;
+
+/* mHC weights of one sublayer, or of the head: fn [(2+n)n or n, nD], scale [3 or 1], base [(2+n)n or n]. */
+typedef struct lf_hc {
+    lf_weight fn;
+    const float *scale, *base;
+} lf_hc;
+
+typedef struct lf_attn {
+    lf_act *out;                           /* [queries, heads, d], with the inverse rotation not yet applied */
+    const lf_act *q;                       /* [queries, heads, d] */
+    int64_t queries, pos0;                 /* positions pos0 .. pos0+queries-1 of one sequence */
+    int heads;
+    const lf_act *win;                     /* window rows [.., d]; row 0 is position win_pos0 */
+    int64_t win_pos0, win_rows;            /* win_rows 0: no window part (a merge-mode partial) */
+    const lf_act *rows;                    /* compressed rows [.., d], row 0 is entry row_first; NULL: none */
+    int64_t row_first, row_count;
+    int ratio;
+    const int32_t *sel;                    /* [queries, sel_ld] chosen entries, ascending, -1 after the last; NULL: every visible one */
+    int64_t sel_ld;
+    const float *sink;                     /* [heads]; NULL: no sink column */
+    float *lse;                            /* [queries, heads] natural log-sum-exp of this part (sink included if given); may be NULL */
+} lf_attn;
+
+typedef struct lf_topk {
+    int32_t *sel;                          /* [queries, k] out: rows ascending, -1 after the last */
+    float *score;                          /* [queries, k] out, beside sel; may be NULL */
+    const lf_act *q;                       /* [queries, Hi, di], prepared by index_query */
+    const float *w;                        /* [queries, Hi], weights_proj y * Hi^-1/2 di^-1/2 */
+    int64_t queries, pos0;
+    const lf_act *keys;                    /* [row_count, di]; row 0 is entry row_first */
+    int64_t row_first, row_count;
+    int k;
+} lf_topk;
+
+typedef struct lf_compress {
+    lf_act *out;                           /* [blocks, width]: pooled, normed, rotated, rounded; not yet quantised */
+    const float *u, *g;                    /* [blocks * ratio, a * width]; g has ape added */
+    int64_t blocks, block0;                /* block0: global index of the first: rotates at (block0 + b) * ratio */
+    int ratio;                             /* 4: a = 2, overlapping; 128: a = 1 */
+    int64_t width;
+    const float *prev_u, *prev_g;          /* ratio 4: the 4 rows before, first `width` channels; NULL: none (c = 0) */
+    int64_t prev_ld;
+    const float *norm;                     /* [width] */
+    lf_rope rope;
+} lf_compress;
+
+typedef struct lf_route {
+    int32_t *expert;                       /* [m, K] out */
+    float *weight;                         /* [m, K] out */
+    const lf_act *y;                       /* [m, D] */
+    int64_t m;
+    const lf_weight *gate;                 /* [E, D] */
+    const float *bias;                     /* [E]; learned layers */
+    const int64_t *tid2eid;                /* [vocab, K]; hash layers; else NULL */
+    const uint32_t *ids;                   /* [m] token ids, used by hash layers */
+} lf_route;
+
+/* One batch of (token, expert) pairs on the rank that owns the experts.  Pairs sorted by expert. */
+typedef struct lf_experts {
+    lf_act *out;                           /* [pairs, D], in pair order */
+    const lf_act *x;                       /* [.., D] */
+    const int32_t *src;                    /* [pairs] row of x */
+    const float *weight;                   /* [pairs] */
+    const int64_t *first;                  /* HOST memory [experts + 1]: expert e has pairs first[e] .. first[e+1]-1 */
+    int experts;
+    const lf_weight *w1, *w2, *w3;         /* [experts] each */
+    float limit;                           /* swiglu_limit; <= 0: no clamp (the shared expert) */
+} lf_experts;
+
+typedef struct lf_dev_ops {
+    const char *name;                      /* "cpu", "cuda" */
+    void (*close)(lf_dev *d);
+
+    /* Memory: planned by the caller, taken before the first token.  What a fresh buffer holds is not defined. */
+    int (*take)(lf_dev *d, void **out, size_t bytes, const char *what, lf_err *err);
+    void (*give)(lf_dev *d, void *p);
+    void (*put)(lf_dev *d, void *dst, const void *host, size_t bytes);
+    void (*get)(lf_dev *d, void *host, const void *src, size_t bytes);            /* done when it returns */
+    void (*copy)(lf_dev *d, void *dst, const void *src, size_t bytes);
+    void (*copy_rows)(lf_dev *d, void *dst, size_t ldd, const void *src, size_t lds, size_t row_bytes, int64_t rows);
+    void (*fill)(lf_dev *d, void *dst, int byte, size_t bytes);
+    int (*sync)(lf_dev *d, lf_err *err);
+
+    /* Make the bytes of a tensor (mapped file memory) usable as w->data, w->scale; the CPU uses them in place. */
+    int (*weight)(lf_dev *d, lf_weight *w, const void *data, size_t bytes, const void *scale, size_t scale_bytes,
+                  lf_err *err);
+
+    void (*gemm)(lf_dev *d, const lf_gemm *g);
+
+    /* x [m, n, D]: all n streams equal to the embedding row. */
+    void (*embed)(lf_dev *d, lf_act *x, const uint32_t *ids, int64_t m, const lf_weight *embed);
+    /* y [m, D] = rmsnorm(sum_i pre_i x_i) * norm, both rounded; mix [m, n + n*n] float: post, then C row by row. */
+    void (*hc_pre)(lf_dev *d, lf_act *y, float *mix, const lf_act *x, int64_t m, const lf_hc *hc, const float *norm);
+    /* x_j = post_j z + sum_i C[i,j] x_i, in place, rounded. */
+    void (*hc_post)(lf_dev *d, lf_act *x, const lf_act *z, const float *mix, int64_t m);
+    /* y [m, D] = rmsnorm(sum_i (sigmoid(..) + eps) x_i) * norm, both rounded. */
+    void (*hc_head)(lf_dev *d, lf_act *y, const lf_act *x, int64_t m, const lf_hc *hc, const float *norm);
+
+    /* x [m, n] = rmsnorm(x) * norm, in place, rounded. */
+    void (*norm)(lf_dev *d, lf_act *x, int64_t m, int64_t n, const float *norm);
+    /* q [m, heads, d]: unweighted rmsnorm of each head, rotation of the last rd channels at pos[row]; in place. */
+    void (*query)(lf_dev *d, lf_act *q, int64_t m, int heads, const int64_t *pos, const lf_rope *rope);
+    /* x [m, heads, width]: rotation of the last rd channels at pos[row], inverse if asked; in place, rounded. */
+    void (*rotate)(lf_dev *d, lf_act *x, int64_t m, int heads, int64_t width, const int64_t *pos, const lf_rope *rope,
+                   int inverse);
+    /* dst row dst_row[i] = quantise(rotate(rmsnorm(x[i]) * norm)): the window rows [.., d]; released: through fp8. */
+    void (*window)(lf_dev *d, lf_act *dst, const int64_t *dst_row, const lf_act *x, int64_t m, const float *norm,
+                   const int64_t *pos, const lf_rope *rope);
+    /* q [m, Hi, di]: rotation; released: Hadamard, e2m1 per 32 and back.  In place. */
+    void (*index_query)(lf_dev *d, lf_act *q, int64_t m, int heads, int64_t width, const int64_t *pos,
+                        const lf_rope *rope);
+    /* x *= s over n floats. */
+    void (*scale)(lf_dev *d, float *x, int64_t n, float s);
+
+    /* g [m, n] += ape[(row) mod ratio]; the first row's position is a multiple of ratio. */
+    void (*add_ape)(lf_dev *d, float *g, int64_t m, int64_t n, const float *ape, int ratio);
+    void (*compress)(lf_dev *d, const lf_compress *c);
+
+    /* Rows <-> packed bytes (kvlayout.h).  `transformed`: index rows of x are in the Hadamard domain already (they came
+     * out of row_unpack of LF_ROW_FP4); otherwise packing to LF_ROW_FP4 transforms.  Unpacking is exact. */
+    void (*row_pack)(lf_dev *d, uint8_t *dst, const lf_act *x, int64_t m, int64_t width, lf_row_fmt fmt, int transformed);
+    void (*row_unpack)(lf_dev *d, lf_act *x, const uint8_t *src, int64_t m, int64_t width, lf_row_fmt fmt);
+
+    /* The k largest of sum_h w_h relu(q_h . key_c) over c < (t+1)/4; ties to the lower row; NaN ranks last. */
+    void (*index_topk)(lf_dev *d, const lf_topk *t);
+    void (*attention)(lf_dev *d, const lf_attn *a);
+    /* Merge `parts` partial outputs [parts, m*heads, d] float-accumulated by their lse [parts, m*heads]; sink once. */
+    void (*merge)(lf_dev *d, lf_act *out, const lf_act *part, const float *lse, int parts, int64_t m, int heads,
+                  const float *sink);
+
+    void (*route)(lf_dev *d, const lf_route *r);
+    void (*experts)(lf_dev *d, const lf_experts *e);
+    /* out[t] = sum over slots j, in their order, of z[slot[t*K + j]], plus shared[t]; rounded. */
+    void (*combine)(lf_dev *d, lf_act *out, const lf_act *z, const int32_t *slot, int k, const lf_act *shared, int64_t m);
+
+    /* Of float logits [m, vocab]: the k largest (descending; ties to the lower id), and log softmax at next[row]. */
+    void (*logits_topk)(lf_dev *d, int32_t *ids, float *values, const float *logits, int64_t m, int64_t vocab, int k);
+    void (*logprob)(lf_dev *d, float *out, const float *logits, const uint32_t *next, int64_t m, int64_t vocab);
+} lf_dev_ops;
+
+struct lf_dev {
+    const lf_dev_ops *ops;
+    const lf_model *model;
+    lf_numerics numerics;
+    size_t act_bytes;
+    size_t taken, peak;                    /* bytes of take() now and at most */
+};
+
+static inline lf_act *lf_act_at(const lf_dev *d, const lf_act *p, int64_t elements)
+{
+    return (lf_act *)((char *)(uintptr_t)p + elements * (int64_t)d->act_bytes);
+}
+
+/* A view of rows r0 .. r0+n-1, or of columns c0 .. c0+n-1, of a weight. */
+static inline lf_weight lf_weight_rows(lf_weight w, int64_t r0, int64_t n)
+{
+    w.row0 += r0;
+    w.rows = n;
+    return w;
+}
+
+static inline lf_weight lf_weight_cols(lf_weight w, int64_t c0, int64_t n)
+{
+    w.col0 += c0;
+    w.cols = n;
+    return w;
+}
+
+/* The CPU backend: BLIS for products, OpenMP over tiles of fixed height.  threads 0: OMP_NUM_THREADS or all cores. */
+int lf_cpu_open(lf_dev **out, const lf_model *m, lf_numerics numerics, int threads, lf_err *err);
+void lf_dev_close(lf_dev *d);              /* NULL is fine */
+
+#endif

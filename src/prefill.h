@@ -1,0 +1,80 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * prefill: prompts through the model, layer-major.  Floor 4.   Source: engine.md.
+ *
+ * An engine is the model on one rank: its weights, its workspaces, its place in the grid.  A pass runs one or more
+ * prompts from embedding to logits: one layer over all tokens, then the next.  What is finished (rows, state, logits)
+ * goes to a sink, in layer order, as packed bytes in host memory.
+ */
+#ifndef LF_PREFILL_H
+#define LF_PREFILL_H
+
+#include "dev.h"
+#include "kvlayout.h"
+#include "topo.h"
+
+typedef enum lf_phase {
+    LF_PHASE_PROJECTIONS, LF_PHASE_INDEXER, LF_PHASE_ATTENTION, LF_PHASE_MOE, LF_PHASE_MHC, LF_PHASE_HEAD,
+    LF_PHASE_COMMUNICATION, LF_PHASE_WRITE_WAIT, LF_PHASES
+} lf_phase;
+
+const char *lf_phase_name(lf_phase p);
+
+/* Which logits a pass produces. */
+typedef struct lf_logits_want {
+    int last;                              /* the last token's, float32 [vocab] */
+    int all;                               /* every token's */
+    int topk;                              /* > 0: the k largest of every token */
+    int logprob;                           /* log p(next token) of every token; NaN for the last */
+} lf_logits_want;
+
+typedef enum lf_logits_kind {
+    LF_LOGITS_LAST,                        /* f32 [1, vocab] */
+    LF_LOGITS_ALL,                         /* f32 [rows, vocab] */
+    LF_LOGITS_TOPK_IDS,                    /* i32 [rows, k] */
+    LF_LOGITS_TOPK_VALUES,                 /* f32 [rows, k] */
+    LF_LOGITS_LOGPROB                      /* f32 [rows] */
+} lf_logits_kind;
+
+/* Called on the computing thread of the rank that owns the rows; `data` is valid during the call only.  A call that
+ * fails stops nothing: the engine finishes the pass (every rank enters every collective) and reports nothing of it;
+ * the sink remembers.  kv_done says that every row of every layer has been handed over; TTFT ends at `first_token`. */
+typedef struct lf_sink {
+    void *ctx;
+    void (*rows)(void *ctx, int seq, int layer, lf_kv_part part, int64_t row0, int64_t rows, const void *packed,
+                 size_t bytes);
+    void (*logits)(void *ctx, int seq, lf_logits_kind kind, int64_t row0, int64_t rows, const void *data, size_t bytes);
+    void (*first_token)(void *ctx);                   /* last-token logits of every sequence are in host memory */
+    void (*layer_done)(void *ctx, int layer);          /* for progress; after the layer's rows */
+} lf_sink;
+
+typedef struct lf_engine lf_engine;
+
+typedef struct lf_engine_setup {
+    const lf_model *model;
+    lf_checkpoint *checkpoint;
+    lf_dev *dev;
+    lf_topo *topo;                         /* this rank's place in the grid, and its communicators */
+    lf_kv_dtype kv_dtype;                  /* resolved: not auto */
+    lf_logits_want logits;
+    int64_t tile;                          /* tokens of a tile, a multiple of 128; 0: the default */
+} lf_engine_setup;
+
+/* Loads (CPU: maps) this rank's weights.  Collective over the dp group. */
+int lf_engine_open(lf_engine **out, const lf_engine_setup *s, lf_err *err);
+void lf_engine_close(lf_engine *e);
+
+/* One pass over `n` prompts.  Collective over the dp group.  seconds[LF_PHASES] is added to.  Everything the pass needs
+ * is taken before the first token; when it does not fit, nothing was computed and err says the sizes. */
+typedef struct lf_prompt {
+    const uint32_t *ids;
+    int64_t tokens;
+} lf_prompt;
+
+int lf_engine_run(lf_engine *e, int n, const lf_prompt *prompts, const lf_sink *sink, double *seconds, lf_err *err);
+
+/* Device bytes a pass over prompts of these lengths takes on this rank beyond the weights: lf_engine_run allocates by
+ * the same function. */
+size_t lf_engine_bytes(const lf_engine *e, int n, const int64_t *lengths);
+
+#endif

@@ -1,0 +1,33 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * topo: MPI, the communicators of the grid.  Floor 3.
+ */
+#ifndef LF_TOPO_H
+#define LF_TOPO_H
+
+#include "coll.h"
+#include "grid.h"
+
+typedef struct lf_topo {
+    lf_grid grid;
+    lf_comm *world, *group, *pcp, *tp;     /* group: the ep = pcp*tp ranks of this dp group */
+    int local_rank, local_size;            /* within the node */
+} lf_topo;
+
+/* Start and end MPI (once a process).  A program started without mpirun is a world of one. */
+int lf_topo_start(int *argc, char ***argv, int *rank, int *world, lf_err *err);
+void lf_topo_end(void);
+void lf_topo_abort(int code) __attribute__((noreturn));        /* ends every rank of the job */
+
+int lf_topo_open(lf_topo *t, const lf_grid *g, lf_err *err);
+void lf_topo_close(lf_topo *t);
+
+/* A counter on rank 0 that all ranks draw from: dp groups pull prompts with it.  Next value, from 0.
+ * Called by one rank of a group (ep_rank 0), which tells the others through lf_coll_* or lf_topo_bcast. */
+int lf_topo_next(lf_topo *t, int64_t *value, lf_err *err);
+int lf_topo_bcast(lf_comm *c, void *host, size_t bytes, int root, lf_err *err);
+int lf_topo_barrier(lf_comm *c, lf_err *err);
+/* Does any rank of c say yes?  The same answer everywhere. */
+int lf_topo_any(lf_comm *c, int yes, int *any, lf_err *err);
+
+#endif
