@@ -48,8 +48,8 @@ static int integer_set(void *field, const lf_option *opt, const char *text, lf_e
     int64_t v;
 
     if (integer_parse(text, sized, &v) || (double)v < opt->lo || (double)v > opt->hi)
-        return lf_fail(err, "--%s '%s': it takes a whole number from %.0f to %.0f%s", opt->name, text, opt->lo, opt->hi,
-                       sized ? ", with k, m or g for powers of 1024" : "");
+        return lf_fail(err, "--%s '%s': it takes a whole number from %.0f to %.0f%s", opt->name, text, opt->lo,
+                       opt->hi, sized ? ", with k, m or g for powers of 1024" : "");
     *(int64_t *)field = v;
     return 0;
 }
@@ -98,8 +98,8 @@ static int logits_set(lf_options *o, const lf_option *opt, const char *text, lf_
     while (i < 4 && (i == LF_LOGITS_TOPK ? strncmp(text, word[i], 5) : strcmp(text, word[i])))
         i++;
     if (i == 4 || (i == LF_LOGITS_TOPK && (integer_parse(text + 5, 0, &k) || k < 1)))
-        return lf_fail(err, "--%s '%s': it takes last, none, all, or topk:K with K a whole number from 1 on", opt->name,
-                       text);
+        return lf_fail(err, "--%s '%s': it takes last, none, all, or topk:K with K a whole number from 1 on",
+                       opt->name, text);
     o->logits = i;
     o->topk = k;
     return 0;
@@ -119,7 +119,8 @@ static int shard_set(lf_options *o, const lf_option *opt, const char *text, lf_e
             return 0;
         }
     }
-    return lf_fail(err, "--%s '%s': it takes I/N with 0 <= I < N, such as 0/4 for the first of four", opt->name, text);
+    return lf_fail(err, "--%s '%s': it takes I/N with 0 <= I < N, such as 0/4 for the first of four", opt->name,
+                   text);
 }
 
 static int value_set(lf_options *o, const lf_option *opt, const char *text, lf_err *err)
@@ -229,8 +230,8 @@ static int option_unknown(const lf_option_command *cmd, const char *name, lf_err
 /* ---- the command line ---- */
 
 /* One option at argv[*i], which is moved to its last argument. */
-static int option_take(lf_options *o, const lf_option *opt, const char *attached, int *i, int argc, char **argv,
-                       lf_err *err)
+static int option_take(lf_options *o, const lf_option *opt, const char *attached, int *i, int argc,
+                       char **argv, lf_err *err)
 {
     const char *value = attached;
 
@@ -238,7 +239,7 @@ static int option_take(lf_options *o, const lf_option *opt, const char *attached
         return lf_fail(err, "--%s takes no value, but got '%s'", opt->name, value);
     if (opt->type != LF_OPT_FLAG && !value) {
         const char *next = *i + 1 < argc ? argv[*i + 1] : NULL;
-        int is_option = next && next[0] == '-' && next[1] == '-' && option_named(next + 2, strcspn(next + 2, "="));
+        int is_option = next && !strncmp(next, "--", 2) && option_named(next + 2, strcspn(next + 2, "="));
         if (!next || is_option)
             return lf_fail(err, "--%s needs a value: --%s %s", opt->name, opt->name, opt->arg);
         value = next;
@@ -321,8 +322,10 @@ static int arguments_take(lf_options *o, const lf_option_command *cmd, int argc,
         }
         if (ended || a[0] != '-' || !a[1])
             bad = list_add(&o->operands, NULL, a, err);
+        else if (a[1] == '-')
+            bad = long_take(o, cmd, &i, argc, argv, err);
         else
-            bad = a[1] == '-' ? long_take(o, cmd, &i, argc, argv, err) : short_take(o, cmd, &i, argc, argv, err);
+            bad = short_take(o, cmd, &i, argc, argv, err);
         if (bad)
             return -1;
     }
@@ -337,6 +340,8 @@ int lf_options_parse(lf_options *o, const char *command, int argc, char **argv, 
     if (!cmd)
         return lf_fail(err, "unknown command '%s'; `longfill --help` lists what there is", command);
     o->command = cmd->name;
+    o->argc = argc;
+    o->argv = argv;
     if (arguments_take(o, cmd, argc, argv, err) || defaults_set(o, cmd, err) ||
         (!o->help && (operands_check(o, cmd, err) || given_check(o, cmd, err)))) {
         lf_options_free(o);

@@ -2,12 +2,12 @@
  *
  * options: the command line.  Floor 1, pure.
  *
- * One table (options_table.c) drives parsing, --help, the check of the man page and the report's config block.  Values
- * land in lf_options; every field that the command does not have keeps zero.  Defaults are texts in the table and go
- * through the same parser as what the user writes.
+ * One table (options_table.c) drives parsing, --help, the check of the man page and the report's config block.
+ * Values land in lf_options; every field that the command does not have keeps zero.  Defaults are texts in the table
+ * and go through the same parser as what the user writes.
  *
- * Syntax: --name=value, --name value, -m value, -mvalue; `--` ends the options; `-` alone is an operand.  Sizes take
- * k, m, g (powers of 1024).  Giving an option twice is an error unless it is repeatable.
+ * Syntax: --name=value, --name value, -m value, -mvalue; `--` ends the options; `-` alone is an operand.  Sizes
+ * take k, m, g (powers of 1024).  Giving an option twice is an error unless it is repeatable.
  */
 #ifndef LF_OPTIONS_H
 #define LF_OPTIONS_H
@@ -32,6 +32,8 @@ typedef struct lf_strings {
 /* Strings point into argv (or into the table, for defaults): argv must outlive the options. */
 typedef struct lf_options {
     const char *command;                   /* "prefill" */
+    int argc;                              /* what was parsed */
+    char **argv;
     int help;                              /* -h, --help: nothing else was checked */
     lf_strings operands;                   /* what is not an option, in order; within the command's limits */
 
@@ -43,7 +45,7 @@ typedef struct lf_options {
     int numerics;                          /* lf_numerics */
     int kv_dtype;                          /* lf_kv_dtype */
     int logits;                            /* lf_logits */
-    int64_t topk;                          /* K of --logits topk:K, else 0; not yet compared with the vocabulary */
+    int64_t topk;                          /* K of --logits topk:K, else 0; not compared with the vocabulary */
     int logprobs;
     int64_t shard, shards;                 /* --shard I/N: 0 <= shard < shards; default 0/1 */
     double max_seconds;                    /* 0 = no limit */
@@ -66,7 +68,7 @@ typedef struct lf_options {
     unsigned char given[LF_MAX_OPTIONS];   /* by row of the table: the user wrote it */
 } lf_options;
 
-/* argv[0] is the first argument after the command's name.  Errors name the option, the value and what would work. */
+/* argv[0] is the first argument after the command's name.  Errors name the option, the value and what works. */
 int lf_options_parse(lf_options *o, const char *command, int argc, char **argv, lf_err *err);
 void lf_options_free(lf_options *o);
 

@@ -26,8 +26,9 @@ static void option_help(FILE *out, const lf_option *opt)
 {
     enum { COLUMN = 34 };
     char left[128];
-    int n = snprintf(left, sizeof left, "  %c%c%c --%s%s%s", opt->letter ? '-' : ' ', opt->letter ? opt->letter : ' ',
-                     opt->letter ? ',' : ' ', opt->name, opt->arg ? " " : "", opt->arg ? opt->arg : "");
+    char letter[] = { '-', opt->letter, ',', 0 };
+    int n = snprintf(left, sizeof left, "  %3s --%s%s%s", opt->letter ? letter : "", opt->name, opt->arg ? " " : "",
+                     opt->arg ? opt->arg : "");
     char *text = opt->dflt ? lf_printf("%s (default %s)", opt->help, opt->dflt) : lf_strdup(opt->help);
 
     fprintf(out, "%s", left);
@@ -42,7 +43,7 @@ static void program_help(FILE *out)
                  "Prefills long prompts offline: prompts in, KV files and logits out.\n\ncommands:\n");
     for (const lf_option_command *c = lf_option_commands; c->name; c++)
         fprintf(out, "  %-10s %s\n", c->name, c->help);
-    fprintf(out, "\n`longfill help COMMAND` lists a command's options; `longfill --version` says which version this is.\n");
+    fprintf(out, "\n`longfill help COMMAND` lists a command's options; `longfill --version` prints the version.\n");
 }
 
 static void usage_line(FILE *out, const lf_option_command *c)

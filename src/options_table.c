@@ -6,7 +6,8 @@
 #define AT(field) offsetof(lf_options, field)
 
 enum {
-    PREFILL = LF_CMD_PREFILL, PLAN = LF_CMD_PLAN, INFO = LF_CMD_INFO, VERIFY = LF_CMD_VERIFY, SYNTH = LF_CMD_SYNTH,
+    PREFILL = LF_CMD_PREFILL, PLAN = LF_CMD_PLAN, INFO = LF_CMD_INFO, VERIFY = LF_CMD_VERIFY,
+    SYNTH = LF_CMD_SYNTH,
     ALL = PREFILL | PLAN | INFO | VERIFY | SYNTH
 };
 
@@ -64,6 +65,9 @@ const lf_option lf_option_table[] = {
     { "help", 'h', LF_OPT_FLAG, NULL, 0, 0, NULL, AT(help), ALL, 0, "show this and exit" },
     { .name = NULL }
 };
+
+_Static_assert(sizeof lf_option_table / sizeof *lf_option_table <= LF_MAX_OPTIONS,
+               "lf_options.given is too short");
 
 const lf_option_command lf_option_commands[] = {
     { "prefill", PREFILL, NULL, 0, 0, "run prompts through the model; write KV files, logits and a report" },
