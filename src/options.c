@@ -95,9 +95,9 @@ static int logits_set(lf_options *o, const lf_option *opt, const char *text, lf_
     int64_t k = 0;
     int i = 0;
 
-    while (i < 4 && (i == LF_LOGITS_TOPK ? strncmp(text, word[i], 5) : strcmp(text, word[i])))
+    while (i < 4 && (i == LF_KEEP_TOPK ? strncmp(text, word[i], 5) : strcmp(text, word[i])))
         i++;
-    if (i == 4 || (i == LF_LOGITS_TOPK && (integer_parse(text + 5, 0, &k) || k < 1)))
+    if (i == 4 || (i == LF_KEEP_TOPK && (integer_parse(text + 5, 0, &k) || k < 1)))
         return lf_fail(err, "--%s '%s': it takes last, none, all, or topk:K with K a whole number from 1 on",
                        opt->name, text);
     o->logits = i;

@@ -18,7 +18,7 @@
 #include <stdio.h>
 
 typedef enum lf_device_choice { LF_DEVICE_AUTO, LF_DEVICE_CUDA, LF_DEVICE_CPU } lf_device_choice;
-typedef enum lf_logits { LF_LOGITS_LAST, LF_LOGITS_NONE, LF_LOGITS_TOPK, LF_LOGITS_ALL } lf_logits;
+typedef enum lf_logits { LF_KEEP_LAST, LF_KEEP_NONE, LF_KEEP_TOPK, LF_KEEP_ALL } lf_logits;
 typedef enum lf_format { LF_FORMAT_TEXT, LF_FORMAT_CSV, LF_FORMAT_JSON } lf_format;
 typedef enum lf_synth_weights { LF_SYNTH_QUANT, LF_SYNTH_BF16 } lf_synth_weights;
 

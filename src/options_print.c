@@ -121,7 +121,7 @@ static json_t *value_json(const lf_options *o, const lf_option *opt)
     case LF_OPT_LIST:
         return strings_json(field);
     case LF_OPT_LOGITS:
-        return o->logits == LF_LOGITS_TOPK ? text_json(lf_printf("topk:%lld", (long long)o->topk))
+        return o->logits == LF_KEEP_TOPK ? text_json(lf_printf("topk:%lld", (long long)o->topk))
                                            : choice_json("last|none|topk|all", o->logits);
     case LF_OPT_SHARD:
         return text_json(lf_printf("%lld/%lld", (long long)o->shard, (long long)o->shards));

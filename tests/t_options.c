@@ -48,7 +48,7 @@ static void test_defaults(void)
               "three ways to give a value");
     TAP_CHECK(o.numerics == LF_RELEASED && o.kv_dtype == LF_KV_AUTO && o.device == LF_DEVICE_AUTO,
               "choices default");
-    TAP_CHECK(o.logits == LF_LOGITS_LAST && o.topk == 0 && o.shard == 0 && o.shards == 1,
+    TAP_CHECK(o.logits == LF_KEEP_LAST && o.topk == 0 && o.shard == 0 && o.shards == 1,
               "logits and shard default");
     TAP_NEAR(o.progress, 5, 0, "progress every 5 s");
     TAP_CHECK(o.max_seconds == 0 && o.dp == 0 && !o.report && !o.overwrite, "absent is zero");
@@ -67,7 +67,7 @@ static void test_values(void)
                      "--shard 3/8 --max-seconds 2.5 --dp 4 --device cpu --format csv --progress 0 --dry-run -v", &err),
               "a long line %s", err.text);
     TAP_CHECK(o.numerics == LF_EXACT && o.kv_dtype == LF_KV_BF16 && o.device == LF_DEVICE_CPU, "choices");
-    TAP_CHECK(o.logits == LF_LOGITS_TOPK && o.topk == 20 && o.shard == 3 && o.shards == 8, "topk:20, 3/8");
+    TAP_CHECK(o.logits == LF_KEEP_TOPK && o.topk == 20 && o.shard == 3 && o.shards == 8, "topk:20, 3/8");
     TAP_CHECK(o.max_seconds == 2.5 && o.progress == 0 && o.dp == 4 && o.format == LF_FORMAT_CSV, "numbers");
     TAP_CHECK(o.dry_run && o.verbose && !o.quiet, "flags");
     lf_options_free(&o);
