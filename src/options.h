@@ -18,7 +18,7 @@
 #include <stdio.h>
 
 typedef enum lf_device_choice { LF_DEVICE_AUTO, LF_DEVICE_CUDA, LF_DEVICE_CPU } lf_device_choice;
-typedef enum lf_logits { LF_KEEP_LAST, LF_KEEP_NONE, LF_KEEP_TOPK, LF_KEEP_ALL } lf_logits;
+typedef enum lf_keep { LF_KEEP_LAST, LF_KEEP_NONE, LF_KEEP_TOPK, LF_KEEP_ALL } lf_keep;
 typedef enum lf_format { LF_FORMAT_TEXT, LF_FORMAT_CSV, LF_FORMAT_JSON } lf_format;
 typedef enum lf_synth_weights { LF_SYNTH_QUANT, LF_SYNTH_BF16 } lf_synth_weights;
 
@@ -44,7 +44,7 @@ typedef struct lf_options {
     int device;                            /* lf_device_choice */
     int numerics;                          /* lf_numerics */
     int kv_dtype;                          /* lf_kv_dtype */
-    int logits;                            /* lf_logits */
+    int logits;                            /* lf_keep: which logits are stored */
     int64_t topk;                          /* K of --logits topk:K, else 0; not compared with the vocabulary */
     int logprobs;
     int64_t shard, shards;                 /* --shard I/N: 0 <= shard < shards; default 0/1 */
