@@ -34,15 +34,15 @@ int lf_dtype_parse(const char *name, lf_dtype *out)
 /* The table is written as arithmetic on constants, so that no number is typed twice. */
 #define SUB(s, m) ((s) * (float)(m) / 512.0f)
 #define NORM(s, e, m) ((s) * (float)(8 + (m)) * (float)(1 << (e)) / 1024.0f)
-#define ROW(s, e)                                                                                         \
+#define ROW(s, e)                                                                                            \
     NORM(s, e, 0), NORM(s, e, 1), NORM(s, e, 2), NORM(s, e, 3), NORM(s, e, 4), NORM(s, e, 5), NORM(s, e, 6)
-#define HALF(s)                                                                                           \
-    SUB(s, 0), SUB(s, 1), SUB(s, 2), SUB(s, 3), SUB(s, 4), SUB(s, 5), SUB(s, 6), SUB(s, 7),               \
-    ROW(s, 1), NORM(s, 1, 7), ROW(s, 2), NORM(s, 2, 7), ROW(s, 3), NORM(s, 3, 7),                         \
-    ROW(s, 4), NORM(s, 4, 7), ROW(s, 5), NORM(s, 5, 7), ROW(s, 6), NORM(s, 6, 7),                         \
-    ROW(s, 7), NORM(s, 7, 7), ROW(s, 8), NORM(s, 8, 7), ROW(s, 9), NORM(s, 9, 7),                         \
-    ROW(s, 10), NORM(s, 10, 7), ROW(s, 11), NORM(s, 11, 7), ROW(s, 12), NORM(s, 12, 7),                   \
-    ROW(s, 13), NORM(s, 13, 7), ROW(s, 14), NORM(s, 14, 7), ROW(s, 15), (s) * __builtin_nanf("")
+#define HALF(s)                                                                                              \
+    SUB(s, 0), SUB(s, 1), SUB(s, 2), SUB(s, 3), SUB(s, 4), SUB(s, 5), SUB(s, 6), SUB(s, 7), ROW(s, 1),       \
+        NORM(s, 1, 7), ROW(s, 2), NORM(s, 2, 7), ROW(s, 3), NORM(s, 3, 7), ROW(s, 4), NORM(s, 4, 7),         \
+        ROW(s, 5), NORM(s, 5, 7), ROW(s, 6), NORM(s, 6, 7), ROW(s, 7), NORM(s, 7, 7), ROW(s, 8),             \
+        NORM(s, 8, 7), ROW(s, 9), NORM(s, 9, 7), ROW(s, 10), NORM(s, 10, 7), ROW(s, 11), NORM(s, 11, 7),     \
+        ROW(s, 12), NORM(s, 12, 7), ROW(s, 13), NORM(s, 13, 7), ROW(s, 14), NORM(s, 14, 7), ROW(s, 15),      \
+        (s)*__builtin_nanf("")
 
 const float lf_e4m3_table[256] = { HALF(1.0f), HALF(-1.0f) };
 
@@ -71,9 +71,9 @@ uint8_t lf_f32_e4m3(float f)
 
     if (a > 0x7f800000u)
         return 0x7f;
-    if (a >= 0x43e00000u)                      /* 448 and above, infinity too */
+    if (a >= 0x43e00000u) /* 448 and above, infinity too */
         return sign | 0x7e;
-    if (a < 0x3c800000u) {                     /* below 2^-6: at 2^14 the last bit of a float is worth 2^-9 */
+    if (a < 0x3c800000u) { /* below 2^-6: at 2^14 the last bit of a float is worth 2^-9 */
         uint32_t r = lf_f32_bits(lf_bits_f32(a) + 0x1p14f) - lf_f32_bits(0x1p14f);
         return sign | (uint8_t)r;
     }
@@ -86,7 +86,8 @@ uint8_t lf_f32_e2m1(float f)
 {
     uint32_t u = lf_f32_bits(f);
     float a = lf_bits_f32(u & 0x7fffffffu);
-    int code = (a > 0.25f) + (a >= 0.75f) + (a > 1.25f) + (a >= 1.75f) + (a > 2.5f) + (a >= 3.5f) + (a > 5.0f);
+    int code =
+        (a > 0.25f) + (a >= 0.75f) + (a > 1.25f) + (a >= 1.75f) + (a > 2.5f) + (a >= 3.5f) + (a > 5.0f);
 
     if (a != a)
         return 0;
@@ -106,10 +107,10 @@ static uint8_t scale_of(float amax, float least, uint32_t top_mantissa, int top_
 
 uint8_t lf_scale_e4m3(float amax)
 {
-    return scale_of(amax, 1e-4f, 0x600000u, 8);            /* 448 = 1.75 * 2^8 */
+    return scale_of(amax, 1e-4f, 0x600000u, 8); /* 448 = 1.75 * 2^8 */
 }
 
 uint8_t lf_scale_e2m1(float amax)
 {
-    return scale_of(amax, 0x1.8p-124f, 0x400000u, 2);      /* 6 = 1.5 * 2^2 */
+    return scale_of(amax, 0x1.8p-124f, 0x400000u, 2); /* 6 = 1.5 * 2^2 */
 }

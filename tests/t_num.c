@@ -16,10 +16,14 @@ static double e4m3_value(int c)
 
 static void check_dtypes(void)
 {
-    static const struct { const char *name; lf_dtype t; size_t bytes; } want[] = {
-        { "F32", LF_F32, 4 }, { "BF16", LF_BF16, 2 }, { "F16", LF_F16, 2 }, { "F8_E4M3", LF_E4M3, 1 },
-        { "F8_E8M0", LF_E8M0, 1 }, { "I8", LF_I8, 1 }, { "U8", LF_U8, 1 }, { "I32", LF_I32, 4 },
-        { "I64", LF_I64, 8 }, { "U32", LF_U32, 4 },
+    static const struct {
+        const char *name;
+        lf_dtype t;
+        size_t bytes;
+    } want[] = {
+        { "F32", LF_F32, 4 },      { "BF16", LF_BF16, 2 }, { "F16", LF_F16, 2 }, { "F8_E4M3", LF_E4M3, 1 },
+        { "F8_E8M0", LF_E8M0, 1 }, { "I8", LF_I8, 1 },     { "U8", LF_U8, 1 },   { "I32", LF_I32, 4 },
+        { "I64", LF_I64, 8 },      { "U32", LF_U32, 4 },
     };
     int bad = 0;
     lf_dtype t = LF_DTYPES;
@@ -29,8 +33,10 @@ static void check_dtypes(void)
         TAP_QUIET(bad, lf_dtype_bytes(want[i].t) == want[i].bytes, "bytes of %s", want[i].name);
         TAP_QUIET(bad, strcmp(lf_dtype_name(want[i].t), want[i].name) == 0, "name of %s", want[i].name);
     }
-    TAP_CHECK(bad == 0 && sizeof want / sizeof *want == LF_DTYPES, "every storage type has its name and size");
-    TAP_CHECK(lf_dtype_parse("F64", &t) == -1 && lf_dtype_parse("f32", &t) == -1 && lf_dtype_parse("", &t) == -1,
+    TAP_CHECK(bad == 0 && sizeof want / sizeof *want == LF_DTYPES,
+              "every storage type has its name and size");
+    TAP_CHECK(lf_dtype_parse("F64", &t) == -1 && lf_dtype_parse("f32", &t) == -1 &&
+                  lf_dtype_parse("", &t) == -1,
               "names of other types are not accepted");
 }
 
@@ -81,7 +87,8 @@ static void check_middles(void)
         int even = c & 1 ? c + 1 : c;
         for (int s = 0; s < 2; s++) {
             float k = s ? -1 : 1;
-            TAP_QUIET(bad8, lf_f32_e4m3(k * nextafterf(mid, 0)) == (s << 7 | c), "below the middle after %02x", c);
+            TAP_QUIET(bad8, lf_f32_e4m3(k * nextafterf(mid, 0)) == (s << 7 | c),
+                      "below the middle after %02x", c);
             TAP_QUIET(bad8, lf_f32_e4m3(k * mid) == (s << 7 | even), "the middle after %02x", c);
             TAP_QUIET(bad8, lf_f32_e4m3(k * nextafterf(mid, 1e9f)) == (s << 7 | (c + 1)), "above %02x", c);
         }
@@ -91,7 +98,8 @@ static void check_middles(void)
         int even = c & 1 ? c + 1 : c;
         for (int s = 0; s < 2; s++) {
             float k = s ? -1 : 1;
-            TAP_QUIET(bad4, lf_f32_e2m1(k * nextafterf(mid, 0)) == (s << 3 | c), "below the middle after %x", c);
+            TAP_QUIET(bad4, lf_f32_e2m1(k * nextafterf(mid, 0)) == (s << 3 | c), "below the middle after %x",
+                      c);
             TAP_QUIET(bad4, lf_f32_e2m1(k * mid) == (s << 3 | even), "the middle after %x", c);
             TAP_QUIET(bad4, lf_f32_e2m1(k * nextafterf(mid, 1e9f)) == (s << 3 | (c + 1)), "above %x", c);
         }
@@ -103,11 +111,14 @@ static void check_middles(void)
 static void check_ends(void)
 {
     TAP_CHECK(lf_f32_e4m3(449) == 0x7e && lf_f32_e4m3(464) == 0x7e && lf_f32_e4m3(1e30f) == 0x7e &&
-              lf_f32_e4m3(INFINITY) == 0x7e, "e4m3 clamps at 448");
+                  lf_f32_e4m3(INFINITY) == 0x7e,
+              "e4m3 clamps at 448");
     TAP_CHECK(lf_f32_e4m3(-449) == 0xfe && lf_f32_e4m3(-INFINITY) == 0xfe, "e4m3 clamps at -448");
     TAP_CHECK(lf_f32_e4m3(NAN) == 0x7f && lf_f32_e4m3(-NAN) == 0x7f, "NaN becomes e4m3 0x7f");
-    TAP_CHECK(lf_f32_e4m3(0x1p-149f) == 0 && lf_f32_e4m3(-0x1p-149f) == 0x80, "the least float becomes e4m3 zero");
-    TAP_CHECK(lf_f32_e2m1(7) == 7 && lf_f32_e2m1(INFINITY) == 7 && lf_f32_e2m1(-1e9f) == 15, "e2m1 clamps at 6");
+    TAP_CHECK(lf_f32_e4m3(0x1p-149f) == 0 && lf_f32_e4m3(-0x1p-149f) == 0x80,
+              "the least float becomes e4m3 zero");
+    TAP_CHECK(lf_f32_e2m1(7) == 7 && lf_f32_e2m1(INFINITY) == 7 && lf_f32_e2m1(-1e9f) == 15,
+              "e2m1 clamps at 6");
     TAP_CHECK(lf_f32_e2m1(NAN) == 0 && lf_f32_e2m1(-NAN) == 0, "NaN becomes e2m1 0");
 }
 
@@ -147,9 +158,11 @@ static void check_f16_bf16(void)
     }
     TAP_CHECK(bad == 0, "all 65,536 f16 patterns have the value of their definition");
     TAP_CHECK(badb == 0, "all 65,536 bf16 patterns go to float32 and back");
-    TAP_CHECK(lf_f32_bf16(lf_bits_f32(0x3f808000)) == 0x3f80 && lf_f32_bf16(lf_bits_f32(0x3f818000)) == 0x3f82,
+    TAP_CHECK(lf_f32_bf16(lf_bits_f32(0x3f808000)) == 0x3f80 &&
+                  lf_f32_bf16(lf_bits_f32(0x3f818000)) == 0x3f82,
               "bf16 ties go to even");
-    TAP_CHECK(isnan(lf_bf16_f32(lf_f32_bf16(lf_bits_f32(0x7f800001)))), "a NaN whose high bits are zero stays NaN");
+    TAP_CHECK(isnan(lf_bf16_f32(lf_f32_bf16(lf_bits_f32(0x7f800001)))),
+              "a NaN whose high bits are zero stays NaN");
     TAP_CHECK(lf_f32_bf16(3.4e38f) == 0x7f80, "bf16 overflows to infinity");
 }
 
@@ -165,7 +178,8 @@ static int least_exponent(double a, double max)
 
 static void one_scale(int *bad, float a)
 {
-    double want8 = least_exponent(fmax(a, (double)1e-4f), 448), want4 = least_exponent(fmax(a, ldexp(6, -126)), 6);
+    double want8 = least_exponent(fmax(a, (double)1e-4f), 448),
+           want4 = least_exponent(fmax(a, ldexp(6, -126)), 6);
 
     TAP_QUIET(*bad, lf_scale_e4m3(a) == want8 + 127, "e4m3 scale of %a: %d", a, lf_scale_e4m3(a) - 127);
     TAP_QUIET(*bad, lf_scale_e2m1(a) == want4 + 127, "e2m1 scale of %a: %d", a, lf_scale_e2m1(a) - 127);
@@ -176,7 +190,7 @@ static void check_scales(void)
     int edges = 0, walk = 0;
 
     for (int k = -149; k < 128; k++)
-        for (int m = 4; m < 8; m++) {          /* powers of two, 1.25, 1.5 (6) and 1.75 (448) times them */
+        for (int m = 4; m < 8; m++) { /* powers of two, 1.25, 1.5 (6) and 1.75 (448) times them */
             float a = (float)ldexp(m / 4.0, k);
             one_scale(&edges, a);
             one_scale(&edges, nextafterf(a, 0));
@@ -190,7 +204,8 @@ static void check_scales(void)
     TAP_CHECK(walk == 0, "scales are exact on 21,000 floats from the least denormal to the largest");
     TAP_CHECK(lf_scale_e4m3(NAN) == 255 && lf_scale_e2m1(NAN) == 255, "the scale of NaN is NaN");
     TAP_CHECK(lf_scale_e4m3(448) == 127 && lf_scale_e4m3(0) == 127 - 22 && lf_scale_e2m1(6) == 127 &&
-              lf_scale_e2m1(0) == 1, "scales of 448, 6 and of zero are those of model.md");
+                  lf_scale_e2m1(0) == 1,
+              "scales of 448, 6 and of zero are those of model.md");
 }
 
 int main(void)
