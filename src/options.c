@@ -48,8 +48,8 @@ static int integer_set(void *field, const lf_option *opt, const char *text, lf_e
     int64_t v;
 
     if (integer_parse(text, sized, &v) || (double)v < opt->lo || (double)v > opt->hi)
-        return lf_fail(err, "--%s '%s': it takes a whole number from %.0f to %.0f%s", opt->name, text, opt->lo,
-                       opt->hi, sized ? ", with k, m or g for powers of 1024" : "");
+        return lf_fail(err, "--%s '%s': it takes a whole number from %.0f to %.0f%s", opt->name, text,
+                       opt->lo, opt->hi, sized ? ", with k, m or g for powers of 1024" : "");
     *(int64_t *)field = v;
     return 0;
 }
@@ -119,8 +119,8 @@ static int shard_set(lf_options *o, const lf_option *opt, const char *text, lf_e
             return 0;
         }
     }
-    return lf_fail(err, "--%s '%s': it takes I/N with 0 <= I < N, such as 0/4 for the first of four", opt->name,
-                   text);
+    return lf_fail(err, "--%s '%s': it takes I/N with 0 <= I < N, such as 0/4 for the first of four",
+                   opt->name, text);
 }
 
 static int value_set(lf_options *o, const lf_option *opt, const char *text, lf_err *err)

@@ -27,8 +27,8 @@ static void option_help(FILE *out, const lf_option *opt)
     enum { COLUMN = 34 };
     char left[128];
     char letter[] = { '-', opt->letter, ',', 0 };
-    int n = snprintf(left, sizeof left, "  %3s --%s%s%s", opt->letter ? letter : "", opt->name, opt->arg ? " " : "",
-                     opt->arg ? opt->arg : "");
+    int n = snprintf(left, sizeof left, "  %3s --%s%s%s", opt->letter ? letter : "", opt->name,
+                     opt->arg ? " " : "", opt->arg ? opt->arg : "");
     char *text = opt->dflt ? lf_printf("%s (default %s)", opt->help, opt->dflt) : lf_strdup(opt->help);
 
     fprintf(out, "%s", left);
@@ -43,7 +43,9 @@ static void program_help(FILE *out)
                  "Prefills long prompts offline: prompts in, KV files and logits out.\n\ncommands:\n");
     for (const lf_option_command *c = lf_option_commands; c->name; c++)
         fprintf(out, "  %-10s %s\n", c->name, c->help);
-    fprintf(out, "\n`longfill help COMMAND` lists a command's options; `longfill --version` prints the version.\n");
+    fprintf(
+        out,
+        "\n`longfill help COMMAND` lists a command's options; `longfill --version` prints the version.\n");
 }
 
 static void usage_line(FILE *out, const lf_option_command *c)

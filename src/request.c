@@ -38,7 +38,8 @@ static int unique(reader *rd, const lf_request *q, lf_err *err)
     json_t *old = json_object_get(rd->seen, q->id);
 
     if (old)
-        return lf_fail(err, "custom_id \"%s\" is already that of line %lld", q->id, (long long)json_integer_value(old));
+        return lf_fail(err, "custom_id \"%s\" is already that of line %lld", q->id,
+                       (long long)json_integer_value(old));
     json_object_set_new(rd->seen, q->id, json_integer(q->line));
     return 0;
 }
@@ -83,7 +84,8 @@ static int bad_lines(const reader *rd, lf_err *err)
     int64_t shown = lf_min(rd->bad, BAD_SHOWN);
 
     for (int64_t i = 1; i < shown; i++)
-        n += (size_t)snprintf(others + n, sizeof others - n, "%s%lld", i > 1 ? ", " : "", (long long)rd->bad_line[i]);
+        n += (size_t)snprintf(others + n, sizeof others - n, "%s%lld", i > 1 ? ", " : "",
+                              (long long)rd->bad_line[i]);
     if (rd->bad > shown)
         snprintf(others + n, sizeof others - n, ", ...");
     if (rd->bad == 1)
@@ -117,12 +119,13 @@ static int lines_take(reader *rd, const lf_request_context *c, FILE *in, lf_err 
     int why = errno;
     free(buf);
     if (ferror(in) || !feof(in))
-        return lf_fail(err, "%s: line %lld cannot be read: %s", rd->where, (long long)line + 1, strerror(why));
+        return lf_fail(err, "%s: line %lld cannot be read: %s", rd->where, (long long)line + 1,
+                       strerror(why));
     return 0;
 }
 
-int lf_requests_parse(lf_requests *r, FILE *in, const char *where, const char *dir, const lf_request_rules *rules,
-                      lf_err *err)
+int lf_requests_parse(lf_requests *r, FILE *in, const char *where, const char *dir,
+                      const lf_request_rules *rules, lf_err *err)
 {
     reader rd = { .out = r, .where = where, .seen = json_object() };
     lf_request_context c = { rules, dir };
@@ -133,8 +136,8 @@ int lf_requests_parse(lf_requests *r, FILE *in, const char *where, const char *d
     if (!bad && rd.bad)
         bad = bad_lines(&rd, err);
     else if (!bad && r->n == 0)
-        bad = lf_fail(err, "%s: there is no prompt in it; a line looks like {\"custom_id\": \"a\", \"prompt\": \"...\"}",
-                      where);
+        bad = lf_fail(err, "%s: there is no prompt in it; a line looks like "
+                      "{\"custom_id\": \"a\", \"prompt\": \"...\"}", where);
     if (bad)
         lf_requests_free(r);
     return bad;

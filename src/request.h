@@ -8,7 +8,7 @@
  * and may have "add_special_tokens": false beside the prompt when a text carries its own.  In `body`, what only steers
  * generation (max_tokens, temperature, ...) is accepted and has no effect; what would change the prompt is refused.
  * PATH is taken from the prompts file's directory (stdin: the working directory): *.npy and *.bin are token ids
- * (idfile.h), anything else is UTF-8 text, taken byte for byte.
+ * (request_idfile.h), anything else is UTF-8 text, taken byte for byte.
  *
  * Blank lines, CRLF and a byte order mark at the very beginning are fine.  Ids are unique, 1 to LF_ID_BYTES bytes of
  * UTF-8 without control characters.  A prompt has 1 to max_positions tokens below vocab.  Everything else is refused:

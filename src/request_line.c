@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "request_line.h"
 
-#include "idfile.h"
+#include "request_idfile.h"
 #include "options.h"
 
 #include <stdlib.h>
@@ -34,10 +34,11 @@ static const char *const top_keys[] = {
 /* Of a completion request: these two matter, the others steer generation only. */
 static const char *const body_keys[] = {
     "prompt", "add_special_tokens",
-    "best_of", "echo", "frequency_penalty", "ignore_eos", "length_penalty", "logit_bias", "logprobs", "max_tokens",
-    "metadata", "min_p", "min_tokens", "model", "n", "presence_penalty", "prompt_logprobs", "repetition_penalty",
-    "seed", "service_tier", "skip_special_tokens", "spaces_between_special_tokens", "stop", "stop_token_ids", "store",
-    "stream", "stream_options", "temperature", "top_k", "top_p", "user", NULL
+    "best_of", "echo", "frequency_penalty", "ignore_eos", "length_penalty", "logit_bias", "logprobs",
+    "max_tokens", "metadata", "min_p", "min_tokens", "model", "n", "presence_penalty", "prompt_logprobs",
+    "repetition_penalty", "seed", "service_tier", "skip_special_tokens", "spaces_between_special_tokens",
+    "stop", "stop_token_ids", "store", "stream", "stream_options", "temperature", "top_k", "top_p", "user",
+    NULL
 };
 
 static const struct { const char *key, *why; } refused_keys[] = {
@@ -102,8 +103,8 @@ static int ids_of_array(lf_request *q, const json_t *a, const char *name, int64_
     return 0;
 }
 
-static int ids_of_text(lf_request *q, const lf_request_context *c, const char *text, size_t bytes, int special,
-                       lf_err *err)
+static int ids_of_text(lf_request *q, const lf_request_context *c, const char *text, size_t bytes,
+                       int special, lf_err *err)
 {
     const lf_request_rules *rules = c->rules;
 
@@ -115,8 +116,8 @@ static int ids_of_text(lf_request *q, const lf_request_context *c, const char *t
         return -1;
     for (int64_t i = 0; i < q->tokens; i++)
         if (q->ids[i] >= rules->vocab)
-            return lf_fail(err, "the tokenizer gives id %u, but the model's ids are 0 to %lld: they do not belong together",
-                           q->ids[i], (long long)rules->vocab - 1);
+            return lf_fail(err, "the tokenizer gives id %u, but the model's ids are 0 to %lld: they do not belong "
+                           "together", q->ids[i], (long long)rules->vocab - 1);
     return 0;
 }
 
@@ -130,7 +131,8 @@ static int file_load(const char *path, char **data, size_t *bytes, lf_err *err)
     return lf_file_read(path, file_limit, data, bytes, err);
 }
 
-static int ids_of_file(lf_request *q, const lf_request_context *c, const json_t *name, int special, lf_err *err)
+static int ids_of_file(lf_request *q, const lf_request_context *c, const json_t *name, int special,
+                       lf_err *err)
 {
     const char *given = json_string_value(name);
     char buf[SHOWN + 4], *data;
@@ -145,14 +147,15 @@ static int ids_of_file(lf_request *q, const lf_request_context *c, const json_t 
     if (bad)
         return lf_fail_in(err, "\"file\"");
     q->source = kind == LF_IDFILE_NONE ? LF_FROM_TEXT_FILE : LF_FROM_ID_FILE;
-    bad = kind == LF_IDFILE_NONE ? ids_of_text(q, c, data, bytes, special, err)
-                                 : lf_idfile_parse(data, bytes, kind, c->rules->vocab, &q->ids, &q->tokens, err);
+    bad = kind == LF_IDFILE_NONE
+              ? ids_of_text(q, c, data, bytes, special, err)
+              : lf_idfile_parse(data, bytes, kind, c->rules->vocab, &q->ids, &q->tokens, err);
     free(data);
     return bad ? lf_fail_in(err, "\"file\" %s", show(buf, given)) : 0;
 }
 
-static int prompt_take(lf_request *q, const lf_request_context *c, const json_t *p, const char *name, int special,
-                       lf_err *err)
+static int prompt_take(lf_request *q, const lf_request_context *c, const json_t *p, const char *name,
+                       int special, lf_err *err)
 {
     if (json_is_array(p))
         return ids_of_array(q, p, name, c->rules->vocab, err);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "idfile.h"
+#include "request_idfile.h"
 #include "request.h"
 #include "tap.h"
 
@@ -12,7 +12,7 @@ enum { VOCAB = 1000, LONGEST = 2000 };
 
 static char dir[] = "/tmp/lf_request_XXXXXX";
 
-/* A tokenizer for tests: an id per byte; 999 in front when special ids are asked for and the text begins with 'B'. */
+/* A tokenizer for tests: an id per byte; 999 in front of a text that begins with 'B', if special ids are wanted. */
 static int fake_encode(void *ctx, const char *text, size_t bytes, int add_special, uint32_t **ids, int64_t *n,
                        lf_err *err)
 {
@@ -80,11 +80,14 @@ static void test_forms(void)
                        "{\"model\": \"m\", \"prompt\": [7], \"max_tokens\": 1, \"suffix\": null}}\n"
                        "{\"custom_id\": \"d\", \"body\": {\"prompt\": \"B\"}}\n"
                        "{\"custom_id\": \"e\", \"prompt\": \"B\", \"add_special_tokens\": false}\n"
-                       "{\"custom_id\": \"\xc3\xa9/..\", \"prompt\": \"\\u0000q\"}"), "six prompts in their forms");
-    TAP_CHECK(r.n == 6 && r.tokens == 3 + 3 + 1 + 2 + 1 + 2 && r.texts == 4, "counted: %d prompts, %d tokens", (int)r.n,
-              (int)r.tokens);
-    TAP_CHECK(ids_are(&r.v[0], 3, 1, 999) && r.v[0].source == LF_FROM_IDS && !strcmp(r.v[0].id, "a"), "token ids");
-    TAP_CHECK(ids_are(&r.v[1], 3, 'x', 'z') && r.v[1].source == LF_FROM_TEXT && r.v[1].line == 4, "text, its line");
+                       "{\"custom_id\": \"\xc3\xa9/..\", \"prompt\": \"\\u0000q\"}"),
+              "six prompts in their forms");
+    TAP_CHECK(r.n == 6 && r.tokens == 3 + 3 + 1 + 2 + 1 + 2 && r.texts == 4, "counted: %d prompts, %d tokens",
+              (int)r.n, (int)r.tokens);
+    TAP_CHECK(ids_are(&r.v[0], 3, 1, 999) && r.v[0].source == LF_FROM_IDS && !strcmp(r.v[0].id, "a"),
+              "token ids");
+    TAP_CHECK(ids_are(&r.v[1], 3, 'x', 'z') && r.v[1].source == LF_FROM_TEXT && r.v[1].line == 4,
+              "text, its line");
     TAP_CHECK(ids_are(&r.v[2], 1, 7, 7), "a batch line with ids");
     TAP_CHECK(ids_are(&r.v[3], 2, 999, 'B') && ids_are(&r.v[4], 1, 'B', 'B'), "special ids, and without");
     TAP_CHECK(ids_are(&r.v[5], 2, 0, 'q'), "a NUL inside a text stays");
@@ -106,12 +109,15 @@ static void test_files(void)
     npy[127] = '\n';
     memcpy(npy + 128, i64, sizeof i64);
     file_put("a.npy", npy, 128 + sizeof i64);
-    snprintf(line, sizeof line, "{\"custom_id\": \"1\", \"file\": \"a.bin\"}\n{\"custom_id\": \"2\", \"file\": \"%s/a.npy\"}\n"
-             "{\"custom_id\": \"3\", \"file\": \"a.txt\"}\n", dir);
+    snprintf(line, sizeof line,
+             "{\"custom_id\": \"1\", \"file\": \"a.bin\"}\n{\"custom_id\": \"2\", \"file\": \"%s/a.npy\"}\n"
+             "{\"custom_id\": \"3\", \"file\": \"a.txt\"}\n",
+             dir);
     TAP_CHECK(good(&r, line), "three kinds of files");
     TAP_CHECK(r.n == 3 && ids_are(&r.v[0], 3, 5, 700) && r.v[0].source == LF_FROM_ID_FILE, ".bin");
     TAP_CHECK(r.n == 3 && ids_are(&r.v[1], 2, 8, 9), ".npy by an absolute path");
-    TAP_CHECK(r.n == 3 && ids_are(&r.v[2], 6, 'h', '\n') && r.v[2].source == LF_FROM_TEXT_FILE, "text, byte for byte");
+    TAP_CHECK(r.n == 3 && ids_are(&r.v[2], 6, 'h', '\n') && r.v[2].source == LF_FROM_TEXT_FILE,
+              "text, byte for byte");
     lf_requests_free(&r);
 }
 
@@ -122,13 +128,15 @@ static void test_read(void)
     lf_err err;
 
     file_put("p.jsonl", "{\"custom_id\": \"1\", \"file\": \"a.bin\"}\n", 36);
-    TAP_CHECK(!lf_requests_read(&r, path, &rules, &err) && r.tokens == 3, "files lie beside the prompts file");
+    TAP_CHECK(!lf_requests_read(&r, path, &rules, &err) && r.tokens == 3,
+              "files lie beside the prompts file");
     lf_requests_free(&r);
-    TAP_CHECK(lf_requests_read(&r, dir, &rules, &err) == -1 && strstr(err.text, "is a directory"), "a directory: %s",
-              err.text);
+    TAP_CHECK(lf_requests_read(&r, dir, &rules, &err) == -1 && strstr(err.text, "is a directory"),
+              "a directory: %s", err.text);
     free(path);
     path = lf_printf("%s/none", dir);
-    TAP_CHECK(lf_requests_read(&r, path, &rules, &err) == -1 && strstr(err.text, "No such file"), "no file: %s", err.text);
+    TAP_CHECK(lf_requests_read(&r, path, &rules, &err) == -1 && strstr(err.text, "No such file"),
+              "no file: %s", err.text);
     free(path);
 }
 
@@ -205,15 +213,19 @@ static const char *const refused[][2] = {
     { "{\"custom_id\": \"a\", \"token_ids\": [0, -1]}", "token_ids[1] is -1" },
     { "{\"custom_id\": \"a\", \"token_ids\": [99999999999999999999]}", "not valid JSON" },
     { "{\"custom_id\": \"a\", \"token_ids\": [4294967296]}", "token_ids[0] is 4294967296" },
-    { "{\"custom_id\": \"a\", \"prompt\": \"\xc3\xbe\", \"add_special_tokens\": 1}", "must be true or false" },
+    { "{\"custom_id\": \"a\", \"prompt\": \"\xc3\xbe\", \"add_special_tokens\": 1}",
+      "must be true or false" },
     { "{\"custom_id\": \"a\", \"prompt\": \"x\", \"method\": \"POST\"}", "belong to a line with a \"body\"" },
     { "{\"custom_id\": \"a\", \"body\": {\"model\": \"m\"}}", "\"body\" has no \"prompt\"" },
     { "{\"custom_id\": \"a\", \"body\": \"x\"}", "\"body\" must be an object" },
     { "{\"custom_id\": \"a\", \"body\": {\"messages\": []}}", "no chat template" },
-    { "{\"custom_id\": \"a\", \"body\": {\"prompt\": \"x\", \"suffix\": \"y\"}}", "\"suffix\" cannot be used" },
-    { "{\"custom_id\": \"a\", \"body\": {\"prompt\": \"x\", \"max_token\": 1}}", "did you mean \"max_tokens\"?" },
+    { "{\"custom_id\": \"a\", \"body\": {\"prompt\": \"x\", \"suffix\": \"y\"}}",
+      "\"suffix\" cannot be used" },
+    { "{\"custom_id\": \"a\", \"body\": {\"prompt\": \"x\", \"max_token\": 1}}",
+      "did you mean \"max_tokens\"?" },
     { "{\"custom_id\": \"a\", \"prompt\": \"x\", \"body\": {\"prompt\": \"x\"}}", "beside \"body\"" },
-    { "{\"custom_id\": \"a\", \"url\": \"/v1/chat/completions\", \"body\": {\"prompt\": \"x\"}}", "/v1/completions" },
+    { "{\"custom_id\": \"a\", \"url\": \"/v1/chat/completions\", \"body\": {\"prompt\": \"x\"}}",
+      "/v1/completions" },
     { "{\"custom_id\": \"a\", \"method\": \"GET\", \"body\": {\"prompt\": \"x\"}}", "it must be \"POST\"" },
     { "{\"custom_id\": \"a\", \"file\": \"missing.txt\"}", "missing.txt" },
     { "{\"custom_id\": \"a\", \"file\": \".\"}", "not a regular file" },
@@ -229,7 +241,8 @@ static const char *const refused[][2] = {
     { "{\"custom_id\": \"a\", \"file\": \"long.txt\"}", "2001 tokens; the model takes at most 2000" },
     { "{\"custom_id\": \"a\", \"prompt\": \"x\"}\n\n{\"custom_id\": \"a\", \"prompt\": \"y\"}",
       "p.jsonl:3: custom_id \"a\" is already that of line 1" },
-    { "{}\n{\"custom_id\": \"a\", \"prompt\": \"y\"}\n{}\n{}", "p.jsonl:1: \"custom_id\" is missing (2 more bad lines: 3, 4)" },
+    { "{}\n{\"custom_id\": \"a\", \"prompt\": \"y\"}\n{}\n{}",
+      "p.jsonl:1: \"custom_id\" is missing (2 more bad lines: 3, 4)" },
     { "{}\n{}", "(1 more bad line: 2)" },
 };
 
@@ -267,14 +280,17 @@ static void test_refused_more(void)
 
     parse(&r, "{\"custom_id\": \"a\", \"prompt\": \"x\"}", 33, &blind, &err);
     TAP_CHECK(r.n == 0 && strstr(err.text, "text needs a tokenizer"), "no tokenizer, a text: %s", err.text);
-    TAP_CHECK(!parse(&r, "{\"custom_id\": \"a\", \"token_ids\": [1]}", 36, &blind, &err), "no tokenizer, ids");
+    TAP_CHECK(!parse(&r, "{\"custom_id\": \"a\", \"token_ids\": [1]}", 36, &blind, &err),
+              "no tokenizer, ids");
     lf_requests_free(&r);
-    TAP_CHECK(parse(&r, "{\"custom_id\": \"a\", \0\"prompt\": \"x\"}", 34, &rules, &err) == -1, "a NUL byte in a line");
+    TAP_CHECK(parse(&r, "{\"custom_id\": \"a\", \0\"prompt\": \"x\"}", 34, &rules, &err) == -1,
+              "a NUL byte in a line");
     snprintf(text, sizeof text, "{\"custom_id\": \"%0*d\", \"prompt\": \"x\"}", LF_ID_BYTES, 1);
     TAP_CHECK(good(&r, text) && strlen(r.v[0].id) == LF_ID_BYTES, "an id of %d bytes", LF_ID_BYTES);
     lf_requests_free(&r);
     snprintf(text, sizeof text, "{\"custom_id\": \"%0*d\", \"prompt\": \"x\"}", LF_ID_BYTES + 1, 1);
-    TAP_CHECK(parse(&r, text, strlen(text), &rules, &err) && strstr(err.text, "at most 512"), "one more is refused");
+    TAP_CHECK(parse(&r, text, strlen(text), &rules, &err) && strstr(err.text, "at most 512"),
+              "one more is refused");
     text[0] = 0;
     for (int i = 0; i < 30; i++)
         strcat(text, "{}\n");
@@ -284,8 +300,8 @@ static void test_refused_more(void)
 
 /* ---- .npy headers ---- */
 
-static const char *npy(lf_err *err, int major, const char *header, const void *data, size_t bytes, uint32_t **ids,
-                       int64_t *n)
+static const char *npy(lf_err *err, int major, const char *header, const void *data, size_t bytes,
+                       uint32_t **ids, int64_t *n)
 {
     uint8_t file[512] = "\x93NUMPY";
     size_t len = strlen(header), at = major == 1 ? 10 : 12;
@@ -325,7 +341,8 @@ static void test_npy(void)
     lf_err err;
 
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
-        TAP_CHECK(strstr(npy(&err, 1, bad[i][0], two, 8, &ids, &n), bad[i][1]) && !ids, ".npy: %s", bad[i][1]);
+        TAP_CHECK(strstr(npy(&err, 1, bad[i][0], two, 8, &ids, &n), bad[i][1]) && !ids, ".npy: %s",
+                  bad[i][1]);
     npy(&err, 2, "{\"shape\": (3,), 'fortran_order': False, 'descr': '<u2'}  \n", small, 6, &ids, &n);
     TAP_CHECK(!err.text[0] && n == 3 && ids[2] == 13, ".npy 2.0 of u16, other order and quotes %s", err.text);
     free(ids);
@@ -333,8 +350,10 @@ static void test_npy(void)
     TAP_CHECK(!err.text[0] && n == 2 && ids[1] == 4, ".npy 3.0 of i32 %s", err.text);
     free(ids);
     TAP_CHECK(strstr(npy(&err, 4, "", two, 8, &ids, &n), "format 4.0"), ".npy 4.0 is refused");
-    TAP_CHECK(strstr(npy(&err, 1, "{'descr': '<i4', 'fortran_order': False, 'shape': (1,)}", "\xff\xff\xff\xff", 4, &ids, &n),
-                     "token 0 is -1"), "a negative id");
+    TAP_CHECK(strstr(npy(&err, 1, "{'descr': '<i4', 'fortran_order': False, 'shape': (1,)}",
+                         "\xff\xff\xff\xff", 4, &ids, &n),
+                     "token 0 is -1"),
+              "a negative id");
     TAP_CHECK(lf_idfile_parse("\x93NUMPY\1\0\xff\xff", 10, LF_IDFILE_NPY, VOCAB, &ids, &n, &err) &&
               strstr(err.text, "cut off"), "a header longer than the file");
     TAP_CHECK(lf_idfile_parse("\x93NUM", 4, LF_IDFILE_NPY, VOCAB, &ids, &n, &err) &&

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "idfile.h"
+#include "request_idfile.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -9,7 +9,9 @@ lf_idfile_kind lf_idfile_kind_of(const char *path)
 {
     const char *dot = strrchr(path, '.');
 
-    return dot && !strcasecmp(dot, ".npy") ? LF_IDFILE_NPY : dot && !strcasecmp(dot, ".bin") ? LF_IDFILE_BIN : LF_IDFILE_NONE;
+    return dot && !strcasecmp(dot, ".npy")   ? LF_IDFILE_NPY
+           : dot && !strcasecmp(dot, ".bin") ? LF_IDFILE_BIN
+                                             : LF_IDFILE_NONE;
 }
 
 /* ---- the header of a .npy file: a Python dictionary with three entries ---- */
@@ -163,8 +165,8 @@ static int ids_take(const uint8_t *p, int64_t n, int type, int64_t vocab, uint32
         int64_t v = id_at(p + (size_t)i * step, type);
         if (v < 0 || v >= vocab) {
             free(out);
-            return lf_fail(err, "token %lld is %lld; the model's ids are 0 to %lld", (long long)i, (long long)v,
-                           (long long)vocab - 1);
+            return lf_fail(err, "token %lld is %lld; the model's ids are 0 to %lld", (long long)i,
+                           (long long)v, (long long)vocab - 1);
         }
         out[i] = (uint32_t)v;
     }
@@ -172,7 +174,8 @@ static int ids_take(const uint8_t *p, int64_t n, int type, int64_t vocab, uint32
     return 0;
 }
 
-static int npy_parse(const uint8_t *data, size_t bytes, int64_t vocab, uint32_t **ids, int64_t *n, lf_err *err)
+static int npy_parse(const uint8_t *data, size_t bytes, int64_t vocab, uint32_t **ids, int64_t *n,
+                     lf_err *err)
 {
     static const char *const name[TYPES] = { "<u2", "<i4", "<u4", "<i8" };
     size_t at;
@@ -190,14 +193,14 @@ static int npy_parse(const uint8_t *data, size_t bytes, int64_t vocab, uint32_t 
                        h.fortran ? " in Fortran order" : "");
     size_t step = type == U2 ? 2 : type == I8 ? 8 : 4;
     if ((bytes - at) % step || (uint64_t)h.count != (bytes - at) / step)
-        return lf_fail(err, "it announces %lld elements of %zu bytes but has %zu bytes of data", (long long)h.count, step,
-                       bytes - at);
+        return lf_fail(err, "it announces %lld elements of %zu bytes but has %zu bytes of data",
+                       (long long)h.count, step, bytes - at);
     *n = h.count;
     return ids_take(data + at, h.count, type, vocab, ids, err);
 }
 
-int lf_idfile_parse(const void *data, size_t bytes, lf_idfile_kind kind, int64_t vocab, uint32_t **ids, int64_t *n,
-                    lf_err *err)
+int lf_idfile_parse(const void *data, size_t bytes, lf_idfile_kind kind, int64_t vocab, uint32_t **ids,
+                    int64_t *n, lf_err *err)
 {
     if (kind == LF_IDFILE_NPY)
         return npy_parse(data, bytes, vocab, ids, n, err);

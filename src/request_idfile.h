@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * idfile: files of token ids.  Floor 1, pure.
+ * request_idfile: files of token ids.  Floor 1, pure.
  *   .npy  NumPy format 1.0, 2.0 or 3.0: one dimension, C order, '<u2', '<i4', '<u4' or '<i8'
  *   .bin  little-endian u32, nothing else
  */
-#ifndef LF_IDFILE_H
-#define LF_IDFILE_H
+#ifndef LF_REQUEST_IDFILE_H
+#define LF_REQUEST_IDFILE_H
 
 #include "base.h"
 
