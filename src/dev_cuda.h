@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * dev_cuda: what the rest of the program may ask about GPUs, without a CUDA type.  Floor 2.  Implemented by cuda/device.cu,
- * or by dev_cuda_none.c in a program that was built without CUDA.
+ * dev_cuda: what the rest of the program may ask about GPUs, without a CUDA type.  Floor 2.  Implemented by
+ * cuda/device.cu, or by dev_cuda_none.c in a program that was built without CUDA.
  */
 #ifndef LF_DEV_CUDA_H
 #define LF_DEV_CUDA_H

@@ -15,7 +15,7 @@ FLOORS = {
     2: "dev dev_cuda",
     3: "topo coll",
     4: "weight layer attention moe prefill",
-    5: "kvfile kvindex kvread kvverify kvinfo report results",
+    5: "kvfile kvindex writer report results",
     6: "cmd command main",
 }
 BACKEND_FLOOR = 2
@@ -23,7 +23,7 @@ BACKEND_FLOOR = 2
 # header -> where it may be included, as a pattern on the file's path
 LIBRARIES = {
     r"mpi\.h": r"src/(topo|coll|cmd_|command|main)\w*\.[ch]$|tests/p\d*_\w+\.c$",
-    r"hdf5(_hl)?\.h|H5\w*\.h": r"src/(kv|results|report|cmd_)\w*\.[ch]$|tests/\w+\.c$",
+    r"hdf5(_hl)?\.h|H5\w*\.h": r"src/(kvfile|kvindex|writer|report|results|cmd_)\w*\.[ch]$|tests/\w+\.c$",
     r"pcre2\.h": r"src/tokenizer\w*\.[ch]$|tests/\w+\.c$",
     r"blis\.h|cblas\.h": r"src/cpu/\w+\.[ch]$",
     r"cuda_\w+\.h|cuda\.h|cublas\w*\.h|nccl\.h": r"cuda/\w+\.cuh?$",
@@ -110,7 +110,7 @@ def listed(folder, ext, *fragments):
     """Files that stand in the folder but not in the fragments, and the other way round."""
     fragment = " and ".join(fragments)
     text = "\n".join(re.sub(r"#.*", "", text_of(f)) for f in fragments)
-    named = {p for p in re.findall(r"[\w./-]+", text) if p.endswith(ext)}
+    named = {p for p in re.findall(r"\w[\w./-]*", text) if p.endswith(ext) and "/" in p}
     there = {p for p in tree(folder, ext=ext) if os.path.dirname(p) == folder}
     return (["%s is not listed in %s" % (p, fragment) for p in sorted(there - named)]
             + ["%s lists %s, which does not exist" % (fragment, p) for p in sorted(named)
