@@ -11,11 +11,12 @@ import sys
 
 FLOORS = {
     0: "base log json hash num",
-    1: "options field safetensors inventory synth tokenizer unicode request model grid shard memory kvlayout",
+    1: "options field safetensors inventory synth request idfile model grid shard memory kvlayout "
+       "tokenizer pretokenize pattern charset alphabet unicode",
     2: "dev dev_cuda",
     3: "topo coll",
     4: "weight layer attention moe prefill",
-    5: "kvfile kvindex writer report results",
+    5: "h5 kvfile kvindex kvschema kvspans kvtable kvwrite kvread kvverify writer report results",
     6: "cmd command main",
 }
 BACKEND_FLOOR = 2
@@ -23,8 +24,8 @@ BACKEND_FLOOR = 2
 # header -> where it may be included, as a pattern on the file's path
 LIBRARIES = {
     r"mpi\.h": r"src/(topo|coll|cmd_|command|main)\w*\.[ch]$|tests/p\d*_\w+\.c$",
-    r"hdf5(_hl)?\.h|H5\w*\.h": r"src/(kvfile|kvindex|writer|report|results|cmd_)\w*\.[ch]$|tests/\w+\.c$",
-    r"pcre2\.h": r"src/tokenizer\w*\.[ch]$|tests/\w+\.c$",
+    r"hdf5(_hl)?\.h|H5\w*\.h": r"src/(h5|kv|writer|report|results|cmd_)\w*\.[ch]$|tests/\w+\.c$",
+    r"pcre2\.h": r"src/(tokenizer|pretokenize|pattern)\w*\.[ch]$|tests/\w+\.c$",
     r"blis\.h|cblas\.h": r"src/cpu/\w+\.[ch]$",
     r"cuda_\w+\.h|cuda\.h|cublas\w*\.h|nccl\.h": r"cuda/\w+\.cuh?$",
 }
