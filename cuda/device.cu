@@ -16,6 +16,7 @@ int lf_cuda_devices(int *count, lf_err *err)
                        cudaGetErrorString(rc));
     }
     if (*count == 0)
-        return lf_fail(err, "no GPU is visible: check CUDA_VISIBLE_DEVICES and the job's GPU request, or use --device cpu");
+        return lf_fail(err, "no GPU is visible: check CUDA_VISIBLE_DEVICES and what the job asked for, "
+                       "or use --device cpu");
     return 0;
 }
