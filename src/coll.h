@@ -31,12 +31,14 @@ int lf_comm_rank(const lf_comm *c);
 void lf_comm_stats_get(const lf_comm *c, lf_comm_stats *out);
 
 /* One grouped exchange; sends and receives between a pair match in order. */
-int lf_coll_exchange(lf_comm *c, lf_dev *d, const lf_xfer *send, int sends, const lf_xfer *recv, int recvs, lf_err *err);
+int lf_coll_exchange(lf_comm *c, lf_dev *d, const lf_xfer *send, int sends, const lf_xfer *recv, int recvs,
+                     lf_err *err);
 /* dst holds everybody's piece: rank r's count[r] bytes at at[r]. */
-int lf_coll_gather(lf_comm *c, lf_dev *d, void *dst, const size_t *count, const size_t *at, const void *src, lf_err *err);
+int lf_coll_gather(lf_comm *c, lf_dev *d, void *dst, const size_t *count, const size_t *at, const void *src,
+                   lf_err *err);
 /* send_count[r] bytes at send_at[r] go to rank r; the same the other way. */
-int lf_coll_all_to_all(lf_comm *c, lf_dev *d, void *dst, const size_t *recv_count, const size_t *recv_at, const void *src,
-                       const size_t *send_count, const size_t *send_at, lf_err *err);
+int lf_coll_all_to_all(lf_comm *c, lf_dev *d, void *dst, const size_t *recv_count, const size_t *recv_at,
+                       const void *src, const size_t *send_count, const size_t *send_at, lf_err *err);
 /* x[n] float, summed in rank order on every rank. */
 int lf_coll_sum(lf_comm *c, lf_dev *d, float *x, int64_t n, lf_err *err);
 /* HOST memory: n int64 to and from each rank. */

@@ -10,7 +10,7 @@
 
 enum { LF_MAX_LAYERS = 512, LF_MAX_HC = 8 };
 
-typedef enum lf_kind { LF_SWA, LF_C4, LF_C128 } lf_kind;      /* sliding window only; + ratio 4 with indexer; + ratio 128 */
+typedef enum lf_kind { LF_SWA, LF_C4, LF_C128 } lf_kind;      /* window only; + ratio 4 with indexer; + ratio 128 */
 
 typedef enum lf_numerics { LF_EXACT, LF_RELEASED } lf_numerics;
 
@@ -45,7 +45,8 @@ typedef struct lf_model {
 
 /* Reads DIR/config.json in the old form (compress_ratios, num_hash_layers, rope_scaling) or the new (layer_types,
  * compress_rates, mlp_layer_types, rope_parameters {main, compress}), or both when they agree.  Every field is checked
- * against every other; an unknown architecture is refused by its name.  Errors name file, field, value and what works. */
+ * against every other; an unknown architecture is refused by its name.  Errors name file, field, value and
+ * what works. */
 int lf_model_read(lf_model *m, const char *dir, lf_err *err);
 int lf_model_parse(lf_model *m, const char *text, size_t bytes, const char *where, lf_err *err);
 void lf_model_free(lf_model *m);

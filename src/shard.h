@@ -6,8 +6,8 @@
  * boundaries into 2*pcp segments as equal as that allows (in blocks of 128; only the last block is ragged, and the last
  * segment takes it on top when it has fewer than 64 tokens); rank r owns segments r and 2*pcp-1-r (zigzag).  Which
  * segments have a block more is chosen so that tokens and causal work stay within 3 % of the mean of the ranks above
- * 32K tokens (pcp <= 8).  Segments may be empty.  Segments of one rank that touch are one run.  Both ratios divide 128, so a block of either compressor lies in one segment,
- * except the open block at the end of the sequence.
+ * 32K tokens (pcp <= 8).  Segments may be empty.  Segments of one rank that touch are one run.  Both ratios divide 128,
+ * so a block of either compressor lies in one segment, except the open block at the end of the sequence.
  *
  * Local rows: a rank's tokens, run after run, sequence after sequence.  The local window buffer holds, per run, `halo`
  * rows of the positions before it and then its own rows.
