@@ -9,7 +9,9 @@ AC_DEFUN([LF_BLIS], [
     lf_multiarch=`$CC -print-multiarch 2>/dev/null`
     lf_blis_libdir= lf_blis_include=
     AS_CASE([$with_blis],
-        [/*], [lf_blis_libdir=$with_blis/lib
+        [/*], [AS_IF([test ! -f "$with_blis/include/blis/blis.h" && test ! -f "$with_blis/include/blis.h"],
+                [AC_MSG_ERROR([--with-blis=$with_blis: no blis.h in $with_blis/include or its blis/])])
+            lf_blis_libdir=$with_blis/lib
             lf_blis_include="-isystem $with_blis/include/blis -isystem $with_blis/include"],
         [''|yes], [AS_IF([test -z "$BLIS_LIBS" && test -f "/usr/include/$lf_multiarch/blis-openmp/blis.h"],
             [lf_blis_libdir=/usr/lib/$lf_multiarch/blis-openmp
@@ -19,7 +21,7 @@ AC_DEFUN([LF_BLIS], [
         BLIS_CFLAGS=$lf_blis_include
         BLIS_LIBS="-L$lf_blis_libdir -Wl,-rpath,$lf_blis_libdir -lblis"])
     AS_IF([test "x$with_blis_static" = xyes], [LF_BLIS_STATIC])
-    LF_PACKAGE([blis], [BLIS], [libblis-openmp-dev], [blis], [-lblis],
+    LF_PACKAGE([blis], [BLIS], [libblis-openmp-dev], [blis], [-lblis], [blis.h],
         [[#include <blis.h>]], [[return (int)bli_info_get_int_type_size();]])
 ])
 

@@ -3,7 +3,7 @@ dnl
 dnl LF_HDF5: the serial HDF5 library, 1.10.3 or later (H5Dwrite_chunk), with hdf5_hl (dimension labels).  Not through
 dnl h5cc, which on many systems is the wrapper of another build.  Sets HDF5_CFLAGS, HDF5_LIBS, lf_hdf5_from.
 AC_DEFUN([LF_HDF5], [
-    LF_PACKAGE([hdf5], [HDF5], [libhdf5-dev], [hdf5-serial hdf5], [-lhdf5],
+    LF_PACKAGE([hdf5], [HDF5], [libhdf5-dev], [hdf5-serial hdf5], [-lhdf5], [hdf5.h],
         [[#include <hdf5.h>
 #ifdef H5_HAVE_PARALLEL
 #error "this is an MPI build of HDF5: longfill writes through the serial library"

@@ -11,7 +11,8 @@ AC_DEFUN([LF_MPI], [
     lf_mpi_path=$PATH
     AS_CASE([$with_mpi],
         [no], [AC_MSG_ERROR([longfill cannot be built without MPI])],
-        [/*], [lf_mpi_path=$with_mpi/bin],
+        [/*], [AS_IF([test ! -x "$with_mpi/bin/mpicc"], [AC_MSG_ERROR([--with-mpi=$with_mpi: no $with_mpi/bin/mpicc])])
+            lf_mpi_path=$with_mpi/bin],
         [''|yes], [],
         [AC_MSG_ERROR([--with-mpi wants an absolute directory, not `$with_mpi'])])
     AC_PATH_PROG([LF_MPICC], [mpicc], [], [$lf_mpi_path])

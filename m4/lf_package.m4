@@ -1,8 +1,8 @@
 dnl SPDX-License-Identifier: Apache-2.0
 dnl
-dnl LF_PACKAGE(name, VAR, Debian package, pkg-config modules, libs, prologue, body)
+dnl LF_PACKAGE(name, VAR, Debian package, pkg-config modules, libs, header, prologue, body)
 dnl
-dnl A required library.  Taken from, in this order: --with-<name>=DIR (DIR/include, DIR/lib), the variables
+dnl A required library.  Taken from, in this order: --with-<name>=DIR (DIR/include/header, DIR/lib), the variables
 dnl <VAR>_CFLAGS and <VAR>_LIBS, the first pkg-config module that exists, the compiler's own search path.  `libs` are the
 dnl -l flags for the first and the last.  The program <prologue>, <body> must then link: if not, configure stops and
 dnl says what to install.  Sets <VAR>_CFLAGS, <VAR>_LIBS and lf_<name>_from.
@@ -13,12 +13,16 @@ AC_DEFUN([LF_PACKAGE], [
     AC_MSG_CHECKING([for $1])
     AS_CASE([$with_$1],
         [no], [AC_MSG_ERROR([longfill cannot be built without $1])],
-        [/*], [$2_CFLAGS="-I$with_$1/include"
-            $2_LIBS="-L$with_$1/lib -Wl,-rpath,$with_$1/lib $5"
+        [/*], [AS_IF([test ! -f "$with_$1/include/$6"],
+                [AC_MSG_ERROR([--with-$1=$with_$1: no file $with_$1/include/$6])])
+            lf_$1_lib=$with_$1/lib
+            AS_IF([test ! -d "$lf_$1_lib"], [lf_$1_lib=$with_$1/lib64])
+            $2_CFLAGS="-I$with_$1/include"
+            $2_LIBS="-L$lf_$1_lib -Wl,-rpath,$lf_$1_lib $5"
             lf_$1_from="$with_$1"],
         [''|yes], [LF_PACKAGE_LOOK([$1], [$2], [$4], [$5])],
         [AC_MSG_ERROR([--with-$1 wants an absolute directory, not `$with_$1'])])
-    LF_TRY_LINK([$2], [$6], [$7],
+    LF_TRY_LINK([$2], [$7], [$8],
         [AC_MSG_RESULT([$lf_$1_from])],
         [AC_MSG_RESULT([no])
         AC_MSG_ERROR([$1 does not compile and link ($lf_$1_from: see config.log)
