@@ -268,6 +268,35 @@ static void test_write(void)
     free(nowhere);
 }
 
+/* man/longfill.1, section REPORT: a .TP and a .B line for every key, and for nothing else. */
+static void test_manual(void)
+{
+    const char *src = getenv("srcdir");
+    char *path = lf_printf("%s/../man/longfill.1", src ? src : "."), *page;
+    int keys = 0, tags = 0, bad = 0;
+    lf_err err = { "" };
+
+    if (!TAP_CHECK(!lf_file_read(path, 1 << 20, &page, NULL, &err), "the manual page %s", err.text)) {
+        free(path);
+        return;
+    }
+    char *section = strstr(page, "\n.SH REPORT\n"), *end = section ? strstr(section + 1, "\n.SH ") : NULL;
+    if (TAP_CHECK(section && end, "it has a section REPORT and goes on")) {
+        *end = 0;
+        for (; lf_report_key(keys); keys++) {
+            char *tag = lf_printf("\n.TP\n.B %s\n", lf_report_key(keys)), *at = strstr(section, tag);
+            TAP_QUIET(bad, at && at[strlen(tag)] && at[strlen(tag)] != '.', "%s is not defined",
+                      lf_report_key(keys));
+            free(tag);
+        }
+        for (char *at = section; (at = strstr(at, "\n.TP\n")); at++)
+            tags++;
+        TAP_CHECK(bad == 0 && tags == keys, "it defines %d keys of %d", tags, keys);
+    }
+    free(page);
+    free(path);
+}
+
 int main(void)
 {
     int keys = 0, bad = 0;
@@ -278,6 +307,7 @@ int main(void)
     test_empty();
     test_options();
     test_write();
+    test_manual();
     for (; lf_report_key(keys); keys++)
         for (int i = 0; i < keys; i++)
             TAP_QUIET(bad, strcmp(lf_report_key(i), lf_report_key(keys)), "%s stands twice",
