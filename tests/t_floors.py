@@ -12,18 +12,18 @@ import sys
 FLOORS = {
     0: "base log json hash num",
     1: "options field safetensors inventory synth request idfile model grid shard memory kvlayout "
-       "tokenizer pretokenize pattern charset alphabet unicode",
+       "tokenizer added alphabet bpe charset pattern pretokenize unicode",
     2: "dev dev_cuda",
     3: "topo coll",
-    4: "weight layer attention moe prefill",
-    5: "h5 kvfile kvindex kvschema kvspans kvtable kvwrite kvread kvverify writer report results",
-    6: "cmd command main",
+    4: "weight layer attention compressor head moe pass prefill state",
+    5: "h5 kvfile kvindex kvread kvrows kvschema kvspans kvtable kvverify kvwrite report results writer",
+    6: "cmd command job main",
 }
 BACKEND_FLOOR = 2
 
 # header -> where it may be included, as a pattern on the file's path
 LIBRARIES = {
-    r"mpi\.h": r"src/(topo|coll|cmd_|command|main)\w*\.[ch]$|tests/p\d*_\w+\.c$",
+    r"mpi\.h": r"src/(topo|coll|job|cmd_|main)\w*\.[ch]$|tests/p\d*_\w+\.c$",
     r"hdf5(_hl)?\.h|H5\w*\.h": r"src/(h5|kv|writer|report|results|cmd_)\w*\.[ch]$|tests/\w+\.c$",
     r"pcre2\.h": r"src/(tokenizer|pretokenize|pattern)\w*\.[ch]$|tests/\w+\.c$",
     r"blis\.h|cblas\.h": r"src/cpu/\w+\.[ch]$",
@@ -121,7 +121,7 @@ def listed(folder, ext, *fragments):
 
 def unlisted_tests():
     text = text_of("tests/Makemodule.am")
-    names = [p for p in tree("tests", ext=(".c", ".sh", ".py")) if os.path.dirname(p) == "tests"]
+    names = [p for p in tree("tests", ext=(".c", ".h", ".sh", ".py")) if os.path.dirname(p) == "tests"]
     return ["%s is not listed in tests/Makemodule.am" % p for p in names
             if not re.search(r"(?<![\w-])%s(?![\w-])" % re.escape(p.removesuffix(".c")), text)]
 
