@@ -50,7 +50,7 @@ const lf_option lf_option_table[] = {
       "tokens of the prompt to plan for" },
     { "json", 0, LF_OPT_FLAG, NULL, 0, 0, NULL, AT(json), PLAN | INFO, 0, "print JSON" },
     { "preset", 0, LF_OPT_STRING, "NAME", 0, 0, "mini", AT(preset), SYNTH, 0,
-      "geometry to start from" },
+      "geometry to start from: nano, mini, flash or pro" },
     { "seed", 0, LF_OPT_INT, "N", 0, HUGE_INT, "0", AT(seed), SYNTH, 0, "of the made-up weights" },
     { "weights", 0, LF_OPT_CHOICE, "quant|bf16", 0, 0, "quant", AT(weights), SYNTH, 0,
       "fp8 and packed fp4 as released, or bf16" },
