@@ -31,7 +31,8 @@ typedef struct lf_dev lf_dev;
 
 /* A weight [rows, cols] (out, in) as stored, or a slice of one.  Slices keep the scales of the whole tensor. */
 typedef struct lf_weight {
-    lf_dtype dtype;                        /* LF_F32, LF_BF16, LF_E4M3 (scales 128x128), LF_I8 (packed e2m1, scales 1x32) */
+    lf_dtype dtype;                        /* LF_F32, LF_BF16, LF_E4M3 (scales 128x128), LF_I8 (packed e2m1,
+                                              scales 1x32) */
     int64_t rows, cols;                    /* of this slice */
     int64_t row0, col0;                    /* where it begins in the whole */
     int64_t all_rows, all_cols;            /* the whole tensor on the device */
@@ -72,10 +73,12 @@ typedef struct lf_attn {
     const lf_act *rows;                    /* compressed rows [.., d], row 0 is entry row_first; NULL: none */
     int64_t row_first, row_count;
     int ratio;
-    const int32_t *sel;                    /* [queries, sel_ld] chosen entries, ascending, -1 after the last; NULL: every visible one */
+    const int32_t *sel;                    /* [queries, sel_ld] chosen entries, ascending, -1 after the last; NULL:
+                                              every visible one */
     int64_t sel_ld;
     const float *sink;                     /* [heads]; NULL: no sink column */
-    float *lse;                            /* [queries, heads] natural log-sum-exp of this part (sink included if given); may be NULL */
+    float *lse;                            /* [queries, heads] natural log-sum-exp of this part (sink included if
+                                              given); may be NULL */
 } lf_attn;
 
 typedef struct lf_topk {
@@ -135,6 +138,8 @@ typedef struct lf_dev_ops {
     void (*get)(lf_dev *d, void *host, const void *src, size_t bytes);            /* done when it returns */
     void (*copy)(lf_dev *d, void *dst, const void *src, size_t bytes);
     void (*copy_rows)(lf_dev *d, void *dst, size_t ldd, const void *src, size_t lds, size_t row_bytes, int64_t rows);
+    /* dst row i = src row idx[i]; rows of row_bytes, contiguous. */
+    void (*gather)(lf_dev *d, void *dst, const void *src, const int32_t *idx, int64_t rows, size_t row_bytes);
     void (*fill)(lf_dev *d, void *dst, int byte, size_t bytes);
     int (*sync)(lf_dev *d, lf_err *err);
 
@@ -175,7 +180,8 @@ typedef struct lf_dev_ops {
 
     /* Rows <-> packed bytes (kvlayout.h).  `transformed`: index rows of x are in the Hadamard domain already (they came
      * out of row_unpack of LF_ROW_FP4); otherwise packing to LF_ROW_FP4 transforms.  Unpacking is exact. */
-    void (*row_pack)(lf_dev *d, uint8_t *dst, const lf_act *x, int64_t m, int64_t width, lf_row_fmt fmt, int transformed);
+    void (*row_pack)(lf_dev *d, uint8_t *dst, const lf_act *x, int64_t m, int64_t width, lf_row_fmt fmt,
+                     int transformed);
     void (*row_unpack)(lf_dev *d, lf_act *x, const uint8_t *src, int64_t m, int64_t width, lf_row_fmt fmt);
 
     /* The k largest of sum_h w_h relu(q_h . key_c) over c < (t+1)/4; ties to the lower row; NaN ranks last. */
@@ -188,7 +194,8 @@ typedef struct lf_dev_ops {
     void (*route)(lf_dev *d, const lf_route *r);
     void (*experts)(lf_dev *d, const lf_experts *e);
     /* out[t] = sum over slots j, in their order, of z[slot[t*K + j]], plus shared[t]; rounded. */
-    void (*combine)(lf_dev *d, lf_act *out, const lf_act *z, const int32_t *slot, int k, const lf_act *shared, int64_t m);
+    void (*combine)(lf_dev *d, lf_act *out, const lf_act *z, const int32_t *slot, int k, const lf_act *shared,
+                    int64_t m);
 
     /* Of float logits [m, vocab]: the k largest (descending; ties to the lower id), and log softmax at next[row]. */
     void (*logits_topk)(lf_dev *d, int32_t *ids, float *values, const float *logits, int64_t m, int64_t vocab, int k);

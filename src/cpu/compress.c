@@ -6,6 +6,8 @@
 
 #include <math.h>
 
+enum { MOST_ROWS = 128 };                    /* the larger ratio */
+
 void lf_cpu_add_ape(lf_dev *d, float *g, int64_t m, int64_t n, const float *ape, int ratio)
 {
 #pragma omp parallel for num_threads(lf_cpu_of(d)->threads) schedule(static)
@@ -16,7 +18,7 @@ void lf_cpu_add_ape(lf_dev *d, float *g, int64_t m, int64_t n, const float *ape,
 
 /* The rows that one entry pools: u and g of each, `width` channels from the pointer on. */
 typedef struct pool {
-    const float *u[LF_BLOCK], *g[LF_BLOCK];
+    const float *u[MOST_ROWS], *g[MOST_ROWS];
     int rows;
 } pool;
 

@@ -102,6 +102,13 @@ static void cpu_copy_rows(lf_dev *d, void *dst, size_t ldd, const void *src, siz
         memcpy((char *)dst + (size_t)i * ldd, (const char *)src + (size_t)i * lds, row_bytes);
 }
 
+static void cpu_gather(lf_dev *d, void *dst, const void *src, const int32_t *idx, int64_t rows, size_t row_bytes)
+{
+    (void)d;
+    for (int64_t i = 0; i < rows; i++)
+        memcpy((char *)dst + (size_t)i * row_bytes, (const char *)src + (size_t)idx[i] * row_bytes, row_bytes);
+}
+
 static void cpu_fill(lf_dev *d, void *dst, int byte, size_t bytes)
 {
     (void)d;
@@ -131,7 +138,7 @@ static int cpu_weight(lf_dev *d, lf_weight *w, const void *data, size_t bytes, c
 static const lf_dev_ops cpu_ops = {
     .name = "cpu", .close = cpu_close,
     .take = cpu_take, .give = cpu_give, .put = cpu_copy, .get = cpu_copy, .copy = cpu_copy,
-    .copy_rows = cpu_copy_rows, .fill = cpu_fill, .sync = cpu_sync, .weight = cpu_weight,
+    .copy_rows = cpu_copy_rows, .gather = cpu_gather, .fill = cpu_fill, .sync = cpu_sync, .weight = cpu_weight,
     .gemm = lf_cpu_gemm, .embed = lf_cpu_embed,
     .hc_pre = lf_cpu_hc_pre, .hc_post = lf_cpu_hc_post, .hc_head = lf_cpu_hc_head,
     .norm = lf_cpu_norm, .query = lf_cpu_query, .rotate = lf_cpu_rotate, .window = lf_cpu_window,

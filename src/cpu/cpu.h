@@ -4,7 +4,7 @@
  * bf16 values in released numerics.
  *
  * Parallelism is one level, here: OpenMP over independent rows, queries or product tiles.  BLIS runs on one thread per
- * call and always on tiles of the same height, so that a row's bits depend on nothing but the row (code.md, "Libraries").
+ * call and always on tiles of the same height, so that a row's bits depend on nothing but the row.
  */
 #ifndef LF_CPU_H
 #define LF_CPU_H

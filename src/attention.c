@@ -1,0 +1,177 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The attention sublayer.   Source: model.md, "Attention" and "Indexer"; engine.md, "One layer on one rank".
+ *
+ * First sweep over the tiles: whatever a token gives by itself (query latent, window row, compressor rows).  Then the
+ * exchange: halos, finished rows.  Second sweep: queries against window and compressed rows, output projection.
+ */
+#include "pass.h"
+
+#include <math.h>
+
+static const lf_layer *layer_of(const lf_pass *p, int layer)
+{
+    return &p->engine->weights.layer[layer];
+}
+
+static const lf_rope *rope_of(const lf_pass *p, int layer)
+{
+    return lf_pass_ratio(p, layer) ? &p->engine->weights.rope_compressed : &p->engine->weights.rope;
+}
+
+static lf_act *streams(const lf_pass *p, int64_t row)
+{
+    return lf_act_at(p->dev, p->x, row * p->model->hc * p->model->hidden);
+}
+
+static float *mix_at(const lf_pass *p, int64_t row)
+{
+    return p->mix + row * (p->model->hc + p->model->hc * p->model->hc);
+}
+
+static void product(lf_pass *p, void *out, const lf_act *x, int64_t m, const lf_weight *w, lf_gemm_out kind)
+{
+    lf_gemm g = { .x = x, .m = m, .ldx = w->cols, .w = w, .out = out, .ldo = w->rows, .kind = kind };
+
+    p->ops->gemm(p->dev, &g);
+}
+
+static void project_tile(lf_pass *p, int layer, const lf_tile *t)
+{
+    const lf_layer *y = layer_of(p, layer);
+    const lf_model *m = p->model;
+    lf_act *q_lat = lf_act_at(p->dev, p->q_lat, t->row0 * m->q_rank);
+    float *index_w = p->index_w + t->row0 * m->index_heads;
+
+    lf_pass_phase(p, LF_PHASE_MHC);
+    p->ops->hc_pre(p->dev, p->y, mix_at(p, t->row0), streams(p, t->row0), t->rows, &y->hc_attn, y->attn_norm);
+    lf_pass_phase(p, LF_PHASE_PROJECTIONS);
+    product(p, q_lat, p->y, t->rows, &y->wq_a, LF_OUT_ACT);
+    p->ops->norm(p->dev, q_lat, t->rows, m->q_rank, y->q_norm);
+    product(p, p->t, p->y, t->rows, &y->wkv, LF_OUT_ACT);
+    p->ops->window(p->dev, p->kv, p->kv_row + t->row0, p->t, t->rows, y->kv_norm, p->pos + t->row0,
+                   rope_of(p, layer));
+    if (y->kind != LF_SWA)
+        lf_compress_tile(p, layer, t, 0);
+    if (y->kind != LF_C4)
+        return;
+    lf_pass_phase(p, LF_PHASE_INDEXER);
+    lf_compress_tile(p, layer, t, 1);
+    product(p, index_w, p->y, t->rows, &y->index_proj, LF_OUT_F32);
+    p->ops->scale(p->dev, index_w, t->rows * m->index_heads,
+                  (float)(1 / sqrt((double)m->index_heads * (double)m->index_dim)));
+}
+
+static int exchange(lf_pass *p, int layer)
+{
+    lf_kind kind = p->model->kind[layer];
+
+    lf_pass_phase(p, LF_PHASE_COMMUNICATION);
+    if (lf_halo_exchange(p, layer))
+        return -1;
+    lf_pass_phase(p, LF_PHASE_PROJECTIONS);
+    if (kind == LF_C4) {
+        lf_compress_heads(p, layer, 1);
+        lf_compress_heads(p, layer, 0);
+        if (lf_compress_exchange(p, layer, 1))         /* index rows first: the indexer waits for them */
+            return -1;
+    }
+    return kind == LF_SWA ? 0 : lf_compress_exchange(p, layer, 0);
+}
+
+/* The chosen rows of a tile's queries. */
+static void choose(lf_pass *p, int layer, const lf_tile *t)
+{
+    const lf_model *m = p->model;
+    int64_t row = (int64_t)m->index_heads * m->index_dim;
+
+    product(p, p->index_q, lf_act_at(p->dev, p->q_lat, t->row0 * m->q_rank), t->rows,
+            &layer_of(p, layer)->index_wq_b, LF_OUT_ACT);
+    p->ops->index_query(p->dev, p->index_q, t->rows, m->index_heads, m->index_dim, p->pos + t->row0,
+                        rope_of(p, layer));
+    for (int i = 0; i < t->pieces; i++) {
+        const lf_piece *x = &p->piece[t->piece0 + i];
+        const lf_run *r = &p->mine->run[x->run];
+        lf_topk k = { .sel = p->sel + x->row * m->index_topk, .q = lf_act_at(p->dev, p->index_q, x->row * row),
+                      .w = p->index_w + (t->row0 + x->row) * m->index_heads, .queries = x->len,
+                      .pos0 = r->pos0 + x->off, .row_count = p->mine->length[r->seq] / 4, .k = m->index_topk,
+                      .keys = lf_act_at(p->dev, p->index.rows, lf_pass_entry0(p, r->seq, 4) * m->index_dim) };
+        p->ops->index_topk(p->dev, &k);
+    }
+}
+
+static void attend_piece(lf_pass *p, int layer, const lf_piece *x)
+{
+    const lf_run *r = &p->mine->run[x->run];
+    const lf_layer *y = layer_of(p, layer);
+    int64_t d = p->model->head_dim, row = p->engine->weights.heads * d;
+    int ratio = lf_pass_ratio(p, layer);
+    lf_attn a = { .out = lf_act_at(p->dev, p->o, x->row * row), .q = lf_act_at(p->dev, p->q, x->row * row),
+                  .queries = x->len, .pos0 = r->pos0 + x->off, .heads = p->engine->weights.heads,
+                  .win = lf_act_at(p->dev, p->kv, r->kv_row0 * d), .win_pos0 = r->pos0 - r->halo,
+                  .win_rows = r->halo + r->len, .ratio = ratio, .sink = y->sink };
+
+    if (ratio) {
+        a.rows = lf_act_at(p->dev, p->main.rows, lf_pass_entry0(p, r->seq, ratio) * d);
+        a.row_count = p->mine->length[r->seq] / ratio;
+    }
+    if (y->kind == LF_C4) {
+        a.sel = p->sel + x->row * p->model->index_topk;
+        a.sel_ld = p->model->index_topk;
+    }
+    p->ops->attention(p->dev, &a);
+}
+
+/* wo_a group by group, in plain precision; wo_b; the sum over tp. */
+static int project_out(lf_pass *p, int layer, const lf_tile *t)
+{
+    const lf_layer *y = layer_of(p, layer);
+    int groups = p->engine->weights.groups;
+    int64_t o_rank = p->model->o_rank, per_group = y->wo_a.cols;
+
+    for (int g = 0; g < groups; g++) {
+        lf_weight w = lf_weight_rows(y->wo_a, g * o_rank, o_rank);
+        lf_gemm k = { .x = lf_act_at(p->dev, p->o, g * per_group), .m = t->rows, .ldx = groups * per_group, .w = &w,
+                      .out = lf_act_at(p->dev, p->o_lat, g * o_rank), .ldo = groups * o_rank, .kind = LF_OUT_ACT,
+                      .plain = 1 };
+        p->ops->gemm(p->dev, &k);
+    }
+    product(p, p->z, p->o_lat, t->rows, &y->wo_b, LF_OUT_ACT);
+    return 0;
+}
+
+static int attend_tile(lf_pass *p, int layer, const lf_tile *t)
+{
+    const lf_layer *y = layer_of(p, layer);
+    int heads = p->engine->weights.heads;
+
+    if (y->kind == LF_C4) {
+        lf_pass_phase(p, LF_PHASE_INDEXER);
+        choose(p, layer, t);
+    }
+    lf_pass_phase(p, LF_PHASE_PROJECTIONS);
+    product(p, p->q, lf_act_at(p->dev, p->q_lat, t->row0 * p->model->q_rank), t->rows, &y->wq_b, LF_OUT_ACT);
+    p->ops->query(p->dev, p->q, t->rows, heads, p->pos + t->row0, rope_of(p, layer));
+    lf_pass_phase(p, LF_PHASE_ATTENTION);
+    for (int i = 0; i < t->pieces; i++)
+        attend_piece(p, layer, &p->piece[t->piece0 + i]);
+    lf_pass_phase(p, LF_PHASE_PROJECTIONS);
+    p->ops->rotate(p->dev, p->o, t->rows, heads, p->model->head_dim, p->pos + t->row0, rope_of(p, layer), 1);
+    if (project_out(p, layer, t))
+        return -1;
+    lf_pass_phase(p, LF_PHASE_MHC);
+    p->ops->hc_post(p->dev, streams(p, t->row0), p->z, mix_at(p, t->row0), t->rows);
+    return 0;
+}
+
+int lf_attention_sublayer(lf_pass *p, int layer)
+{
+    for (int t = 0; t < p->tiles; t++)
+        project_tile(p, layer, &p->tile[t]);
+    if (exchange(p, layer))
+        return -1;
+    for (int t = 0; t < p->tiles; t++)
+        if (attend_tile(p, layer, &p->tile[t]))
+            return -1;
+    return 0;
+}

@@ -1,0 +1,97 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Logits.   Source: model.md, "One forward pass", last line; product.md, "/logits".
+ */
+#include "pass.h"
+
+/* p->logits = head of the streams at x, `rows` of them. */
+static void logits_of(lf_pass *p, const lf_act *x, int64_t rows)
+{
+    const lf_weights *w = &p->engine->weights;
+    lf_gemm g = { .x = p->y, .m = rows, .ldx = p->model->hidden, .w = &w->head, .out = p->logits,
+                  .ldo = p->model->vocab, .kind = LF_OUT_F32 };
+
+    p->ops->hc_head(p->dev, p->y, x, rows, &w->hc_head, w->norm);
+    p->ops->gemm(p->dev, &g);
+}
+
+static void out(lf_pass *p, int seq, lf_logits_kind kind, int64_t row0, int64_t rows, const void *src, size_t row_bytes)
+{
+    void *host = lf_pass_host(p, row_bytes * (size_t)rows);
+
+    p->ops->get(p->dev, host, src, row_bytes * (size_t)rows);
+    p->sink->logits(p->sink->ctx, seq, kind, row0, rows, host, row_bytes * (size_t)rows);
+}
+
+static const lf_act *streams_at(const lf_pass *p, int64_t row)
+{
+    return lf_act_at(p->dev, p->x, row * p->model->hc * p->model->hidden);
+}
+
+int lf_head_last(lf_pass *p)
+{
+    size_t bytes = sizeof(float) * (size_t)p->model->vocab;
+
+    lf_pass_phase(p, LF_PHASE_HEAD);
+    for (int i = 0; i < p->mine->runs; i++) {
+        const lf_run *r = &p->mine->run[i];
+        if (r->pos0 + r->len != p->mine->length[r->seq])
+            continue;
+        logits_of(p, streams_at(p, r->row0 + r->len - 1), 1);
+        float *host = lf_pass_host(p, bytes);
+        p->ops->get(p->dev, host, p->logits, bytes);
+        if (p->engine->setup.logits.last && p->engine->topo->grid.tp_rank == 0)
+            p->sink->logits(p->sink->ctx, r->seq, LF_LOGITS_LAST, 0, 1, host, bytes);
+    }
+    return p->ops->sync(p->dev, p->err);
+}
+
+/* Log-probabilities of the tokens that really follow; the last token has none. */
+static void logprobs(lf_pass *p, int seq, int64_t pos, int64_t rows)
+{
+    uint32_t next[LF_HEAD_TILE];
+    float *host;
+    int64_t length = p->mine->length[seq];
+
+    for (int64_t i = 0; i < rows; i++)
+        next[i] = p->prompts[seq].ids[lf_min(pos + i + 1, length - 1)];
+    p->ops->put(p->dev, p->next, next, 4 * (size_t)rows);
+    p->ops->logprob(p->dev, p->logprob, p->logits, p->next, rows, p->model->vocab);
+    host = lf_pass_host(p, sizeof(float) * (size_t)rows);
+    p->ops->get(p->dev, host, p->logprob, sizeof(float) * (size_t)rows);
+    if (pos + rows == length)
+        host[rows - 1] = lf_bits_f32(0x7fc00000u);
+    p->sink->logits(p->sink->ctx, seq, LF_LOGITS_LOGPROB, pos, rows, host, sizeof(float) * (size_t)rows);
+}
+
+static void some_rows(lf_pass *p, const lf_run *r, int64_t off, int64_t rows)
+{
+    const lf_logits_want *want = &p->engine->setup.logits;
+    int64_t pos = r->pos0 + off, vocab = p->model->vocab;
+
+    logits_of(p, streams_at(p, r->row0 + off), rows);
+    if (p->engine->topo->grid.tp_rank != 0)
+        return;
+    if (want->all)
+        out(p, r->seq, LF_LOGITS_ALL, pos, rows, p->logits, sizeof(float) * (size_t)vocab);
+    if (want->topk) {
+        p->ops->logits_topk(p->dev, p->top_ids, p->top_values, p->logits, rows, vocab, want->topk);
+        out(p, r->seq, LF_LOGITS_TOPK_IDS, pos, rows, p->top_ids, 4 * (size_t)want->topk);
+        out(p, r->seq, LF_LOGITS_TOPK_VALUES, pos, rows, p->top_values, 4 * (size_t)want->topk);
+    }
+    if (want->logprob)
+        logprobs(p, r->seq, pos, rows);
+}
+
+int lf_head_all(lf_pass *p)
+{
+    const lf_logits_want *want = &p->engine->setup.logits;
+
+    if (!want->all && !want->topk && !want->logprob)
+        return 0;
+    lf_pass_phase(p, LF_PHASE_HEAD);
+    for (int i = 0; i < p->mine->runs; i++)
+        for (int64_t off = 0; off < p->mine->run[i].len; off += LF_HEAD_TILE)
+            some_rows(p, &p->mine->run[i], off, lf_min(LF_HEAD_TILE, p->mine->run[i].len - off));
+    return p->ops->sync(p->dev, p->err);
+}

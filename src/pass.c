@@ -1,0 +1,324 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "pass.h"
+
+#include <stdlib.h>
+
+enum { DEFAULT_TILE = 512 };
+
+/* --- tiles --- */
+
+/* Cuts the runs of a share into tiles; with tile and piece NULL only counts. */
+static int cut(const lf_shard *s, int64_t tile_rows, lf_tile *tile, lf_piece *piece, int *pieces)
+{
+    int tiles = 0, n = 0;
+    int64_t used = tile_rows, row = 0;                 /* "full": the first piece opens a tile */
+
+    for (int r = 0; r < s->runs; r++)
+        for (int64_t off = 0, take; off < s->run[r].len; off += take) {
+            int64_t left = s->run[r].len - off;
+            take = lf_min(left, tile_rows - used);
+            if (take < left)
+                take -= take % LF_BLOCK;
+            if (take == 0) {
+                used = 0;
+                tiles++;
+                take = lf_min(left, tile_rows);
+                if (tile)
+                    tile[tiles - 1] = (lf_tile){ .row0 = row, .piece0 = n };
+            }
+            if (tile) {
+                piece[n] = (lf_piece){ .run = r, .off = off, .len = take, .row = used };
+                tile[tiles - 1].rows += take;
+                tile[tiles - 1].pieces++;
+            }
+            n++;
+            used += take;
+            row += take;
+        }
+    *pieces = n;
+    return tiles;
+}
+
+static void make_tiles(lf_pass *p)
+{
+    int pieces;
+
+    for (int r = 0; r < p->mine->pcp; r++) {
+        int n = cut(&p->shard[r], p->tile_rows, NULL, NULL, &pieces);
+        p->rounds = n > p->rounds ? n : p->rounds;
+    }
+    p->tiles = cut(p->mine, p->tile_rows, NULL, NULL, &pieces);
+    p->tile = lf_alloc(sizeof *p->tile * (size_t)p->tiles);
+    p->piece = lf_alloc(sizeof *p->piece * (size_t)pieces);
+    cut(p->mine, p->tile_rows, p->tile, p->piece, &pieces);
+}
+
+int64_t lf_pass_entry0(const lf_pass *p, int s, int ratio)
+{
+    int64_t n = 0;
+
+    for (int i = 0; i < s; i++)
+        n += p->mine->length[i] / ratio;
+    return n;
+}
+
+int64_t lf_share_entry0(const lf_shard *s, int run, int ratio)
+{
+    int64_t n = 0, first, count;
+
+    for (int i = 0; i < run; i++) {
+        lf_run_blocks(&s->run[i], ratio, &first, &count);
+        n += count;
+    }
+    return n;
+}
+
+/* --- buffers --- */
+
+typedef struct want {
+    void **at;
+    size_t bytes;
+    const char *what;
+} want;
+
+typedef struct wants {
+    want w[80];
+    int n;
+    size_t bytes;
+} wants;
+
+static void ask(wants *w, void *at, double count, size_t each, const char *what)
+{
+    want *x = &w->w[w->n++];
+
+    *x = (want){ .at = at, .bytes = (size_t)count * each, .what = what };
+    x->bytes = x->bytes ? x->bytes : 1;
+    w->bytes += x->bytes;
+}
+
+static void ask_pool(wants *w, lf_pass *p, lf_pool *k, int64_t width, int index)
+{
+    const lf_shard *s = p->mine;
+    lf_row_fmt fmt = index ? p->engine->index_fmt : p->engine->row_fmt;
+    size_t row = lf_row_bytes(p->model, fmt, width);
+    int64_t runs = s->runs, own = lf_share_entry0(s, s->runs, 4), all = lf_pass_entry0(p, s->sequences, 4);
+
+    k->width = width;
+    k->open_floats = width * (index ? 6 : 127);
+    ask(w, &k->head_u, (double)runs * 8 * (double)width, 4, "the compressor's first blocks");
+    ask(w, &k->head_g, (double)runs * 8 * (double)width, 4, "the compressor's first blocks");
+    ask(w, &k->tail_u, (double)runs * 4 * (double)width, 4, "the compressor's last blocks");
+    ask(w, &k->tail_g, (double)runs * 4 * (double)width, 4, "the compressor's last blocks");
+    ask(w, &k->prev_u, (double)runs * 4 * (double)width, 4, "the compressor's halo");
+    ask(w, &k->prev_g, (double)runs * 4 * (double)width, 4, "the compressor's halo");
+    ask(w, &k->open_u, (double)(s->sequences * k->open_floats), 4, "the compressor's state");
+    ask(w, &k->open_g, (double)(s->sequences * k->open_floats), 4, "the compressor's state");
+    ask(w, &k->mine, (double)own, row, "own compressed rows");
+    ask(w, &k->all, (double)all, row, "gathered compressed rows");
+    ask(w, &k->rows, (double)all * (double)width, p->dev->act_bytes, "compressed rows");
+}
+
+static void ask_experts(wants *w, lf_pass *p)
+{
+    const lf_model *m = p->model;
+    size_t act = p->dev->act_bytes;
+    int ep = p->engine->topo->grid.ep;
+    double pairs = (double)p->tile_rows * m->experts_per_tok, most = pairs * ep, d = (double)m->hidden;
+
+    ask(w, &p->expert, pairs, 4, "expert ids");
+    ask(w, &p->slot, pairs, 4, "expert slots");
+    ask(w, &p->weight, pairs, 4, "expert weights");
+    ask(w, &p->src, most, 4, "expert rows");
+    ask(w, &p->pair_weight, most, 4, "expert weights");
+    ask(w, &p->ones, (double)p->tile_rows, 4, "the shared expert's weights");
+    ask(w, &p->iota, (double)p->tile_rows, 4, "the shared expert's rows");
+    ask(w, &p->came_weight, ep > 1 ? most : 0, 4, "expert weights");
+    ask(w, &p->sent, ep > 1 ? pairs * d : 0, act, "expert input to send");
+    ask(w, &p->came, ep > 1 ? most * d : 0, act, "expert input");
+    ask(w, &p->done, most * d, act, "expert output");
+}
+
+static void ask_tile(wants *w, lf_pass *p)
+{
+    const lf_model *m = p->model;
+    size_t act = p->dev->act_bytes;
+    double t = (double)p->tile_rows, heads = (double)p->engine->weights.heads * m->head_dim;
+    double wide = (double)lf_max(m->hidden, m->head_dim);
+
+    ask(w, &p->y, t * (double)m->hidden, act, "layer input");
+    ask(w, &p->z, t * (double)m->hidden, act, "layer output");
+    ask(w, &p->q, t * heads, act, "queries");
+    ask(w, &p->o, t * heads, act, "attention output");
+    ask(w, &p->o_lat, t * (double)p->engine->weights.groups * (double)m->o_rank, act, "grouped output");
+    ask(w, &p->t, t * wide, act, "a tile");
+    ask(w, &p->index_q, t * m->index_heads * m->index_dim, act, "index queries");
+    ask(w, &p->sel, t * m->index_topk, 4, "chosen rows");
+    ask(w, &p->u, t * 2 * (double)m->head_dim, 4, "compressor values");
+    ask(w, &p->g, t * 2 * (double)m->head_dim, 4, "compressor gates");
+    ask(w, &p->file_rows, t * (double)m->head_dim, 4, "rows for the file");
+    ask_experts(w, p);
+}
+
+static void ask_head(wants *w, lf_pass *p)
+{
+    double rows = LF_HEAD_TILE, topk = (double)lf_max(1, p->engine->setup.logits.topk);
+
+    ask(w, &p->logits, rows * (double)p->model->vocab, 4, "logits");
+    ask(w, &p->top_ids, rows * topk, 4, "top logits");
+    ask(w, &p->top_values, rows * topk, 4, "top logits");
+    ask(w, &p->logprob, rows, 4, "log-probabilities");
+    ask(w, &p->next, rows, 4, "next tokens");
+}
+
+static void ask_all(wants *w, lf_pass *p)
+{
+    const lf_model *m = p->model;
+    size_t act = p->dev->act_bytes;
+    double rows = (double)p->mine->rows;
+
+    ask(w, &p->x, rows * m->hc * (double)m->hidden, act, "the residual streams");
+    ask(w, &p->kv, (double)p->mine->kv_rows * m->head_dim, act, "window rows");
+    ask(w, &p->q_lat, rows * (double)m->q_rank, act, "query latents");
+    ask(w, &p->index_w, rows * m->index_heads, 4, "index weights");
+    ask(w, &p->mix, rows * (m->hc + m->hc * m->hc), 4, "stream mixes");
+    ask(w, &p->pos, rows, 8, "positions");
+    ask(w, &p->kv_row, rows, 8, "window slots");
+    ask(w, &p->ids, rows, 4, "token ids");
+    ask_pool(w, p, &p->main, m->head_dim, 0);
+    ask_pool(w, p, &p->index, m->index_dim, 1);
+    ask_tile(w, p);
+    ask_head(w, p);
+}
+
+static int take_all(lf_pass *p, const wants *w)
+{
+    char need[24];
+
+    for (int i = 0; i < w->n; i++)
+        if (p->ops->take(p->dev, w->w[i].at, w->w[i].bytes, w->w[i].what, p->err))
+            return lf_fail_in(p->err, "this pass needs %s of device memory on this rank",
+                              lf_human_bytes(need, (double)w->bytes));
+    return 0;
+}
+
+/* --- open, close --- */
+
+static void share(lf_pass *p, lf_engine *e, int n, const int64_t *lengths)
+{
+    const lf_grid *g = &e->topo->grid;
+
+    p->engine = e;
+    p->dev = e->dev;
+    p->ops = e->dev->ops;
+    p->model = e->model;
+    p->tile_rows = e->setup.tile ? e->setup.tile : DEFAULT_TILE;
+    p->shard = lf_alloc(sizeof *p->shard * (size_t)g->pcp);
+    for (int r = 0; r < g->pcp; r++)
+        lf_shard_make(&p->shard[r], g->pcp, r, e->model->window, n, lengths);
+    p->mine = &p->shard[g->pcp_rank];
+}
+
+static void unshare(lf_pass *p)
+{
+    for (int r = 0; p->shard && r < p->engine->topo->grid.pcp; r++)
+        lf_shard_free(&p->shard[r]);
+    free(p->shard);
+    free(p->tile);
+    free(p->piece);
+    free(p->host);
+}
+
+/* Positions, window slots and token ids of the local rows. */
+static void put_rows(lf_pass *p)
+{
+    size_t rows = (size_t)p->mine->rows;
+    int64_t *pos = lf_alloc(8 * rows), *slot = lf_alloc(8 * rows);
+    uint32_t *ids = lf_alloc(4 * rows);
+    float *ones = lf_alloc(sizeof(float) * (size_t)p->tile_rows);
+    int32_t *iota = lf_alloc(4 * (size_t)p->tile_rows);
+
+    for (int r = 0; r < p->mine->runs; r++) {
+        const lf_run *k = &p->mine->run[r];
+        for (int64_t i = 0; i < k->len; i++) {
+            pos[k->row0 + i] = k->pos0 + i;
+            slot[k->row0 + i] = k->kv_row0 + k->halo + i;
+            ids[k->row0 + i] = p->prompts[k->seq].ids[k->pos0 + i];
+        }
+    }
+    for (int64_t i = 0; i < p->tile_rows; i++) {
+        ones[i] = 1;
+        iota[i] = (int32_t)i;
+    }
+    p->ops->put(p->dev, p->pos, pos, 8 * rows);
+    p->ops->put(p->dev, p->kv_row, slot, 8 * rows);
+    p->ops->put(p->dev, p->ids, ids, 4 * rows);
+    p->ops->put(p->dev, p->ones, ones, sizeof(float) * (size_t)p->tile_rows);
+    p->ops->put(p->dev, p->iota, iota, 4 * (size_t)p->tile_rows);
+    free(pos);
+    free(slot);
+    free(ids);
+    free(ones);
+    free(iota);
+}
+
+int lf_pass_open(lf_pass *p, lf_engine *e, int n, const lf_prompt *prompts, const lf_sink *sink, double *seconds,
+                 lf_err *err)
+{
+    int64_t *lengths = lf_alloc(sizeof *lengths * (size_t)n);
+    wants w = { .n = 0 };
+
+    for (int i = 0; i < n; i++)
+        lengths[i] = prompts[i].tokens;
+    *p = (lf_pass){ .prompts = prompts, .sink = sink, .seconds = seconds, .err = err, .since = lf_now() };
+    share(p, e, n, lengths);
+    free(lengths);
+    make_tiles(p);
+    ask_all(&w, p);
+    if (take_all(p, &w))
+        return -1;
+    put_rows(p);
+    return 0;
+}
+
+void lf_pass_close(lf_pass *p)
+{
+    wants w = { .n = 0 };
+
+    if (!p->engine)
+        return;
+    ask_all(&w, p);
+    for (int i = 0; i < w.n; i++)
+        p->ops->give(p->dev, *w.w[i].at);
+    unshare(p);
+    *p = (lf_pass){ 0 };
+}
+
+size_t lf_pass_bytes(const lf_engine *e, int n, const int64_t *lengths)
+{
+    lf_pass p = { 0 };
+    wants w = { .n = 0 };
+
+    share(&p, (lf_engine *)(uintptr_t)e, n, lengths);
+    ask_all(&w, &p);
+    unshare(&p);
+    return w.bytes;
+}
+
+void lf_pass_phase(lf_pass *p, lf_phase phase)
+{
+    double now = lf_now();
+
+    p->seconds[p->phase] += now - p->since;
+    p->since = now;
+    p->phase = phase;
+}
+
+void *lf_pass_host(lf_pass *p, size_t bytes)
+{
+    if (p->host_bytes < bytes) {
+        free(p->host);
+        p->host = lf_alloc(bytes);
+        p->host_bytes = bytes;
+    }
+    return p->host;
+}

@@ -1,0 +1,98 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "pass.h"
+
+#include <stdlib.h>
+
+const char *lf_phase_name(lf_phase p)
+{
+    static const char *const name[LF_PHASES] = {
+        [LF_PHASE_PROJECTIONS] = "projections", [LF_PHASE_INDEXER] = "indexer", [LF_PHASE_ATTENTION] = "attention",
+        [LF_PHASE_MOE] = "moe", [LF_PHASE_MHC] = "mhc", [LF_PHASE_HEAD] = "head",
+        [LF_PHASE_COMMUNICATION] = "communication", [LF_PHASE_WRITE_WAIT] = "write_wait",
+    };
+
+    return name[p];
+}
+
+/* Finished rows travel as they are computed with: released numerics rounds them to fp8 and fp4 anyway. */
+static void choose_formats(lf_engine *e)
+{
+    if (e->dev->numerics == LF_RELEASED) {
+        e->row_fmt = LF_ROW_FP8;
+        e->index_fmt = LF_ROW_FP4;
+    } else
+        e->row_fmt = e->index_fmt = e->dev->act_bytes == 4 ? LF_ROW_F32 : LF_ROW_BF16;
+}
+
+int lf_engine_open(lf_engine **out, const lf_engine_setup *s, lf_err *err)
+{
+    lf_engine *e = lf_alloc(sizeof *e);
+
+    e->setup = *s;
+    e->dev = s->dev;
+    e->model = s->model;
+    e->topo = s->topo;
+    choose_formats(e);
+    if (lf_weights_load(&e->weights, s->model, s->checkpoint, s->dev, &s->topo->grid, err)) {
+        lf_engine_close(e);
+        return -1;
+    }
+    *out = e;
+    return 0;
+}
+
+void lf_engine_close(lf_engine *e)
+{
+    if (!e)
+        return;
+    lf_weights_free(&e->weights);
+    free(e);
+}
+
+size_t lf_engine_bytes(const lf_engine *e, int n, const int64_t *lengths)
+{
+    return lf_pass_bytes(e, n, lengths);
+}
+
+static int layers(lf_pass *p)
+{
+    p->ops->embed(p->dev, p->x, p->ids, p->mine->rows, &p->engine->weights.embed);
+    for (int layer = 0; layer < p->model->layers; layer++) {
+        if (lf_attention_sublayer(p, layer))
+            return lf_fail_in(p->err, "layer %d, attention", layer);
+        lf_state_hand_over(p, layer);
+        if (lf_moe_sublayer(p, layer))
+            return lf_fail_in(p->err, "layer %d, experts", layer);
+        p->sink->layer_done(p->sink->ctx, layer);
+    }
+    return 0;
+}
+
+/* Memory is had by all ranks of the group or the pass does not begin: a rank left alone would wait in a collective. */
+static int open_together(lf_pass *p, lf_engine *e, int n, const lf_prompt *prompts, const lf_sink *sink,
+                         double *seconds, lf_err *err)
+{
+    int any, bad = lf_pass_open(p, e, n, prompts, sink, seconds, err);
+
+    if (lf_topo_any(e->topo->group, bad, &any, err))
+        return -1;
+    if (any && !bad)
+        bad = lf_fail(err, "another rank has no memory for this pass");
+    return bad;
+}
+
+int lf_engine_run(lf_engine *e, int n, const lf_prompt *prompts, const lf_sink *sink, double *seconds, lf_err *err)
+{
+    lf_pass p;
+    int bad = open_together(&p, e, n, prompts, sink, seconds, err);
+
+    if (!bad)
+        bad = layers(&p) || lf_head_last(&p);
+    if (!bad) {
+        sink->first_token(sink->ctx);
+        bad = lf_head_all(&p);
+    }
+    lf_pass_phase(&p, LF_PHASE_WRITE_WAIT);
+    lf_pass_close(&p);
+    return bad;
+}

@@ -1,0 +1,55 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * weight: the checkpoint's tensors as this rank computes with them.  Floor 4.   Source: model.md, "Released checkpoint
+ * format"; engine.md, "tp".
+ *
+ * Matrices are views of the stored tensors (lf_weight), sliced for tp and ep; vectors are float32 device buffers.
+ * Everything was checked against the inventory before; what is checked here is content (expert ids of hash layers).
+ */
+#ifndef LF_WEIGHT_H
+#define LF_WEIGHT_H
+
+#include "dev.h"
+#include "grid.h"
+
+typedef struct lf_compressor {
+    lf_weight wkv, wgate;
+    float *ape, *norm;
+} lf_compressor;
+
+typedef struct lf_layer {
+    lf_kind kind;
+    lf_hc hc_attn, hc_ffn;
+    float *attn_norm, *ffn_norm;
+    lf_weight wq_a, wq_b, wkv, wo_a, wo_b;             /* wq_b, wo_a, wo_b: this tp rank's heads and groups */
+    float *q_norm, *kv_norm, *sink;                    /* sink: [heads of this rank] */
+    lf_compressor main, index;
+    lf_weight index_wq_b, index_proj;
+    lf_weight gate;
+    float *bias;                                       /* learned layers */
+    int64_t *tid2eid;                                  /* hash layers: [vocab, K] */
+    lf_weight *w1, *w2, *w3;                           /* [experts of this rank] */
+    lf_weight shared1, shared2, shared3;
+} lf_layer;
+
+typedef struct lf_weights {
+    lf_dev *dev;
+    int heads, groups, experts;                        /* of this rank */
+    int expert0;                                       /* global id of its first expert */
+    lf_weight embed, head;
+    float *norm;
+    lf_hc hc_head;
+    lf_rope rope, rope_compressed;                     /* window-only layers; compressed layers */
+    int layers;
+    lf_layer *layer;
+    void **owned;                                      /* device buffers to give back */
+    int owns;
+} lf_weights;
+
+int lf_weights_load(lf_weights *w, const lf_model *m, lf_checkpoint *c, lf_dev *d, const lf_grid *g, lf_err *err);
+void lf_weights_free(lf_weights *w);
+
+/* inv_freq [rope_dim / 2] in float32, with YaRN when the layer is compressed and the config asks for it. */
+void lf_rope_frequencies(const lf_model *m, int compressed, float *inv_freq);
+
+#endif
