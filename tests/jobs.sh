@@ -33,6 +33,7 @@ scontrol|qsub|docker|apptainer|apt-get) exit 0 ;;
 nvidia-smi) printf 'GPU 0: x\nGPU 1: x\nGPU 2: x\n'; exit 0 ;;
 esac
 if [ -n "${FAKE_SLEEP:-}" ]; then
+    trap 'echo "$name USR1" >>"$FAKE_LOG"; exit 75' USR1
     trap 'exit 143' TERM
     echo ready >"$FAKE_LOG.ready"
     sleep 20 & wait $!
@@ -87,23 +88,26 @@ check "slurm: knows its time limit" start 0 SLURM_JOB_ID=12 SLURM_JOB_END_TIME=$
 check "slurm: and keeps a margin of 300 s" starts "-o out --max-seconds \(99[0-9]\|1000\)$"
 check "slurm: usage" start 2 bash "$jobs/slurm" model
 
-signalled() {                                # the script in the background, SIGNAL when srun is up
+signalled() {                                # signalled SIGNAL STATUS env VAR=value... SCRIPT: once the launcher is up
+    sig=$1 want=$2
+    shift 2
     : >"$dir/log"
     rm -f "$dir/log.ready"
-    FAKE_SLEEP=1 SLURM_JOB_ID=12 $slurm >"$dir/stdout" 2>&1 &
+    FAKE_SLEEP=1 "$@" >"$dir/stdout" 2>&1 &
     job=$!
     for i in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20; do
         [ -f "$dir/log.ready" ] && break
         sleep 0.2
     done
-    kill -"$1" $job
+    kill -"$sig" $job
     rc=0
     wait $job || rc=$?
-    [ $rc = "$2" ] || { echo "exit status $rc, expected $2"; return 1; }
+    [ $rc = "$want" ] || { echo "exit status $rc, expected $want"; return 1; }
 }
-check "slurm: USR1 reaches srun while it runs" signalled USR1 75
+check "slurm: USR1 stops it early" signalled USR1 75 env SLURM_JOB_ID=12 $slurm
+check "slurm: it reached srun while it ran" logged "srun USR1"
 check "slurm: and the job is requeued" logged "scontrol requeue 12"
-check "slurm: TERM ends the job" signalled TERM 143
+check "slurm: TERM ends the job" signalled TERM 143 env SLURM_JOB_ID=12 $slurm
 check "slurm: for good" calls scontrol 0
 
 # slurm-array
@@ -128,16 +132,21 @@ check "pbs: submits itself again" logged \
     "qsub -W depend=afterany:5.srv -v MODEL,INPUT,OUTPUT,OPTIONS,LONGFILL,RESTARTS $jobs/pbs"
 check "pbs: not for ever" start 75 FAKE_RC=75 RESTARTS=50 $pbs
 check "pbs: no further job" calls qsub 0
+check "pbs: TERM at the limit stops it early" signalled TERM 75 env $pbs
+check "pbs: through mpirun" logged "mpirun USR1"
 lsf="$vars LSB_DJOB_HOSTFILE=$dir/nodes bash $jobs/lsf"
 check "lsf: stopped early leaves 75 to LSF" start 75 FAKE_RC=75 OMP_NUM_THREADS=3 OPTIONS=--logprobs $lsf
 check "lsf: a rank per slot, options passed on" logged "mpirun -n 4 --hostfile $dir/nodes --bind-to none \
 -x HDF5_USE_FILE_LOCKING -x OMP_NUM_THREADS=3 longfill $run --max-seconds 14100 --logprobs"
+check "lsf: its warning stops it early" signalled USR1 75 env $lsf
 check "lsf: requeues on 75" grep -qx '#BSUB -Q "75"' "$jobs/lsf"
 
 # mpirun, container
 local="bash $jobs/mpirun $dir/model in.jsonl out"
 check "mpirun: chosen ranks" start 75 RANKS=5 FAKE_RC=75 $local
 check "mpirun: started so" logged "mpirun -n 5 --oversubscribe --bind-to none longfill $run"
+check "mpirun: USR1 stops it early" signalled USR1 75 $local
+check "mpirun: TERM ends it" signalled TERM 143 $local
 check "mpirun: one rank per GPU" start 0 PATH="$dir/hide:$PATH" $local
 check "mpirun: counted with nvidia-smi" starts "^mpirun -n 3 "
 check "container: docker runs it" start 0 PATH="$dir/hide:$PATH" ENGINE=docker RANKS=2 \
