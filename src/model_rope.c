@@ -56,7 +56,7 @@ static int read_type(const lf_field *f, const char **type)
 
 static int read_yarn(const lf_model *m, const lf_field *f, lf_yarn *y)
 {
-    const char *type;
+    const char *type = NULL;
     double attention = 1;
 
     *y = (lf_yarn){ .beta_fast = 32, .beta_slow = 1 };

@@ -178,7 +178,7 @@ static int npy_parse(const uint8_t *data, size_t bytes, int64_t vocab, uint32_t 
                      lf_err *err)
 {
     static const char *const name[TYPES] = { "<u2", "<i4", "<u4", "<i8" };
-    size_t at;
+    size_t at = 0;
     int type = 0;
     npy h;
 
