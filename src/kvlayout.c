@@ -124,6 +124,46 @@ size_t lf_row_bytes(const lf_model *m, lf_row_fmt fmt, int64_t width)
     }
 }
 
+static void bf16_floats(const uint8_t *from, int64_t n, float *out)
+{
+    for (int64_t i = 0; i < n; i++) {
+        uint16_t b;
+        memcpy(&b, from + 2 * i, 2);
+        out[i] = lf_bf16_f32(b);
+    }
+}
+
+static void fp8_floats(const lf_model *m, const uint8_t *from, float *out)
+{
+    int codes = m->head_dim - m->rope_dim, group = codes % 64 ? codes : 64;
+    const uint8_t *scale = from + lf_fp8_scale_at(m);
+
+    for (int i = 0; i < codes; i++)
+        out[i] = lf_e4m3_table[from[i]] * lf_e8m0_f32(scale[i / group]);
+    bf16_floats(from + lf_fp8_rope_at(m), m->rope_dim, out + codes);
+}
+
+void lf_row_floats(const lf_model *m, lf_row_fmt fmt, int64_t width, const void *packed, float *out)
+{
+    const uint8_t *from = packed;
+
+    switch (fmt) {
+    case LF_ROW_F32:
+        memcpy(out, from, 4 * (size_t)width);
+        break;
+    case LF_ROW_BF16:
+        bf16_floats(from, width, out);
+        break;
+    case LF_ROW_FP8:
+        fp8_floats(m, from, out);
+        break;
+    case LF_ROW_FP4:
+        for (int64_t i = 0; i < width; i++)
+            out[i] = lf_e2m1_table[from[i / 2] >> 4 * (i % 2) & 15] * lf_e8m0_f32(from[width / 2 + i / 32]);
+        break;
+    }
+}
+
 double lf_kv_bytes(const lf_model *m, lf_kv_dtype t, int64_t tokens)
 {
     double sum = 0;

@@ -26,7 +26,7 @@ typedef enum lf_kv_part {
     LF_PART_COMPRESSED,                    /* [L / ratio, d] */
     LF_PART_INDEX,                         /* [L / 4, di]: c4 */
     LF_PART_MAIN_OPEN_KV, LF_PART_MAIN_OPEN_GATE,      /* [L mod ratio, a d] */
-    LF_PART_MAIN_PREV_KV, LF_PART_MAIN_PREV_GATE,      /* [4, d], first d channels of the last complete block: c4, L >= 4 */
+    LF_PART_MAIN_PREV_KV, LF_PART_MAIN_PREV_GATE,      /* [4, d], first d channels of the last whole block: c4, L >= 4 */
     LF_PART_INDEX_OPEN_KV, LF_PART_INDEX_OPEN_GATE,    /* [L mod 4, 2 di]: c4 */
     LF_PART_INDEX_PREV_KV, LF_PART_INDEX_PREV_GATE,    /* [4, di]: c4, L >= 4 */
     LF_PARTS
@@ -39,14 +39,17 @@ const char *lf_kv_dtype_name(lf_kv_dtype t);
 lf_row_fmt lf_part_fmt(lf_kv_part part, lf_kv_dtype t);
 int64_t lf_part_width(const lf_model *m, lf_kind kind, lf_kv_part part);                /* channels of a row */
 int64_t lf_part_rows(const lf_model *m, lf_kind kind, lf_kv_part part, int64_t tokens); /* 0: the part is absent */
-int lf_part_present(lf_kind kind, lf_kv_part part, int64_t tokens);                     /* absent is not the same as empty */
-const char *lf_part_path(lf_kv_part part);                                              /* "swa", "state/main/open_kv", ... */
+int lf_part_present(lf_kind kind, lf_kv_part part, int64_t tokens);             /* absent is not the same as empty */
+const char *lf_part_path(lf_kv_part part);                                      /* "swa", "state/main/open_kv", ... */
 
 size_t lf_row_bytes(const lf_model *m, lf_row_fmt fmt, int64_t width);
 /* Offsets inside a packed fp8 main row: codes at 0. */
 size_t lf_fp8_rope_at(const lf_model *m);
 size_t lf_fp8_scale_at(const lf_model *m);
 int lf_fp8_groups(const lf_model *m);
+
+/* One packed row as float32 [width]: codes times their scales.  A row of LF_ROW_FP4 stays transformed. */
+void lf_row_floats(const lf_model *m, lf_row_fmt fmt, int64_t width, const void *packed, float *out);
 
 /* Bytes of all rows of a prompt (no HDF5 overhead): what plan prints and the writer's memory is sized by. */
 double lf_kv_bytes(const lf_model *m, lf_kv_dtype t, int64_t tokens);
