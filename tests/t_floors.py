@@ -15,7 +15,7 @@ FLOORS = {
        "tokenizer added alphabet bpe charset pattern pretokenize unicode",
     2: "dev dev_cuda",
     3: "topo coll",
-    4: "weight layer attention compressor head moe pass prefill state",
+    4: "weight layer attention compressor head merge moe pass prefill state",
     5: "h5 kvfile kvindex kvread kvrows kvschema kvspans kvtable kvverify kvwrite report results writer",
     6: "cmd command job main",
 }
