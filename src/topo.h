@@ -12,6 +12,7 @@ typedef struct lf_topo {
     lf_grid grid;
     lf_comm *world, *group, *pcp, *tp;     /* group: the ep = pcp*tp ranks of this dp group */
     int local_rank, local_size;            /* within the node */
+    struct lf_counter *counter;
 } lf_topo;
 
 /* Start and end MPI (once a process).  A program started without mpirun is a world of one. */
@@ -19,6 +20,8 @@ int lf_topo_start(int *argc, char ***argv, int *rank, int *world, lf_err *err);
 void lf_topo_end(void);
 void lf_topo_abort(int code) __attribute__((noreturn));        /* ends every rank of the job */
 
+/* Both collective over the world.  LONGFILL_CHECK_COLLECTIVES=1 in rank 0's environment: before every collective the
+ * ranks compare what they are about to do, and where they differ all of them fail, naming the first rank and call. */
 int lf_topo_open(lf_topo *t, const lf_grid *g, lf_err *err);
 void lf_topo_close(lf_topo *t);
 
@@ -29,5 +32,8 @@ int lf_topo_bcast(lf_comm *c, void *host, size_t bytes, int root, lf_err *err);
 int lf_topo_barrier(lf_comm *c, lf_err *err);
 /* Does any rank of c say yes?  The same answer everywhere. */
 int lf_topo_any(lf_comm *c, int yes, int *any, lf_err *err);
+/* HOST memory: each rank's bytes, any number of them, one after the other in rank order on root.  There *all is owned
+ * by the caller and has *total bytes; elsewhere it is NULL. */
+int lf_topo_gather(lf_comm *c, const void *mine, size_t bytes, void **all, size_t *total, int root, lf_err *err);
 
 #endif

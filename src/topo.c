@@ -1,0 +1,222 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "topo.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "topo_counter.h"
+
+static int mpi_fail(lf_err *err, int rc, const char *what)
+{
+    char text[MPI_MAX_ERROR_STRING] = "";
+    int n = 0;
+
+    if (MPI_Error_string(rc, text, &n))
+        snprintf(text, sizeof text, "MPI error %d", rc);
+    return lf_fail(err, "%s: %s", what, text);
+}
+
+int lf_topo_start(int *argc, char ***argv, int *rank, int *world, lf_err *err)
+{
+    int started = 0, level, rc;
+
+    MPI_Initialized(&started);
+    if (started)
+        return lf_fail(err, "MPI is started once a process, and was started before");
+    rc = MPI_Init_thread(argc, argv, MPI_THREAD_FUNNELED, &level);
+    if (rc)
+        return mpi_fail(err, rc, "cannot start MPI");
+    MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
+    MPI_Comm_set_errhandler(MPI_COMM_SELF, MPI_ERRORS_RETURN);
+    if (level < MPI_THREAD_FUNNELED)
+        return lf_fail(err, "this MPI library cannot be used from a program with threads: build it with "
+                       "MPI_THREAD_FUNNELED or better");
+    MPI_Comm_rank(MPI_COMM_WORLD, rank);
+    MPI_Comm_size(MPI_COMM_WORLD, world);
+    return 0;
+}
+
+static int mpi_runs(void)
+{
+    int started = 0, ended = 0;
+
+    MPI_Initialized(&started);
+    MPI_Finalized(&ended);
+    return started && !ended;
+}
+
+void lf_topo_end(void)
+{
+    if (mpi_runs())
+        MPI_Finalize();
+}
+
+/* A world of one has nobody to end, and MPI_Abort would talk of it at length. */
+void lf_topo_abort(int code)
+{
+    int world = 0;
+
+    fflush(NULL);
+    if (mpi_runs()) {
+        MPI_Comm_size(MPI_COMM_WORLD, &world);
+        if (world > 1)
+            MPI_Abort(MPI_COMM_WORLD, code);
+        MPI_Finalize();
+    }
+    _exit(code);
+}
+
+/* A communicator of `size` ranks, those with this color, in the order of key.  All ranks of the world call
+ * it. */
+static int comm_split(lf_comm **out, const char *name, int size, int color, int key, int check, lf_err *err)
+{
+    MPI_Comm mpi = MPI_COMM_NULL;
+    int rc = size > 1 ? MPI_Comm_split(MPI_COMM_WORLD, color, key, &mpi) : 0;
+
+    if (rc) {
+        mpi_fail(err, rc, "cannot be made");
+        return lf_fail_in(err, "communicator %s", name);
+    }
+    *out = lf_comm_make(mpi, name, check);
+    if ((*out)->size != size || ((*out)->size > 1 && (*out)->rank != key))
+        return lf_fail(err, "communicator %s has %d ranks where the grid has %d", name, (*out)->size, size);
+    return 0;
+}
+
+static int node_find(lf_topo *t, lf_err *err)
+{
+    MPI_Comm node = MPI_COMM_NULL;
+    int rc = MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, t->grid.rank, MPI_INFO_NULL, &node);
+
+    if (rc)
+        return mpi_fail(err, rc, "cannot find the ranks of this node");
+    MPI_Comm_rank(node, &t->local_rank);
+    MPI_Comm_size(node, &t->local_size);
+    MPI_Comm_free(&node);
+    return 0;
+}
+
+/* Rank 0's environment decides: half of the ranks checking would hang. */
+static int check_wanted(int *check, lf_err *err)
+{
+    const char *value = getenv("LONGFILL_CHECK_COLLECTIVES");
+
+    *check = value && *value && strcmp(value, "0") != 0;
+    int rc = MPI_Bcast(check, 1, MPI_INT, 0, MPI_COMM_WORLD);
+    return rc ? mpi_fail(err, rc, "cannot reach the other ranks") : 0;
+}
+
+/* One group draws from its rank 0 alone: there is nothing to share. */
+static int counter_open(lf_topo *t, lf_err *err)
+{
+    lf_comm *comm[] = { t->world, t->group, t->pcp, t->tp };
+    int one_node = t->local_size == t->world->size, all = 0;
+    int rc = MPI_Allreduce(&one_node, &all, 1, MPI_INT, MPI_MIN, MPI_COMM_WORLD);
+
+    if (rc)
+        return mpi_fail(err, rc, "cannot reach the other ranks");
+    t->counter = lf_alloc(sizeof *t->counter);
+    t->counter->window = MPI_WIN_NULL;
+    if (t->grid.dp == 1)
+        return 0;
+    if (lf_counter_open(t->counter, t->world, all, err))
+        return -1;
+    for (int i = 0; i < 4; i++)
+        if (lf_counter_needs_poke(t->counter, t->world))
+            comm[i]->poke = t->world->mpi;
+    return 0;
+}
+
+int lf_topo_open(lf_topo *t, const lf_grid *g, lf_err *err)
+{
+    int rank, world, check;
+
+    memset(t, 0, sizeof *t);
+    t->grid = *g;
+    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+    MPI_Comm_size(MPI_COMM_WORLD, &world);
+    if (rank != g->rank || world != g->dp * g->ep)
+        return lf_fail(err, "the grid %d x %d x %d, rank %d, is not that of rank %d of %d", g->dp, g->pcp,
+                       g->tp,
+                       g->rank, rank, world);
+    if (check_wanted(&check, err) || comm_split(&t->world, "world", world, 0, rank, check, err) ||
+        comm_split(&t->group, "ep", g->ep, g->dp_rank, g->ep_rank, check, err) ||
+        comm_split(&t->pcp, "pcp", g->pcp, g->dp_rank * g->tp + g->tp_rank, g->pcp_rank, check, err) ||
+        comm_split(&t->tp, "tp", g->tp, g->dp_rank * g->pcp + g->pcp_rank, g->tp_rank, check, err) ||
+        node_find(t, err) || counter_open(t, err))
+        return -1;
+    return 0;
+}
+
+void lf_topo_close(lf_topo *t)
+{
+    if (t->counter)
+        lf_counter_close(t->counter);
+    free(t->counter);
+    lf_comm_free(t->tp);
+    lf_comm_free(t->pcp);
+    lf_comm_free(t->group);
+    lf_comm_free(t->world);
+    memset(t, 0, sizeof *t);
+}
+
+int lf_topo_next(lf_topo *t, int64_t *value, lf_err *err)
+{
+    return lf_counter_next(t->counter, t->world, value, err);
+}
+
+static int bcast(lf_comm *c, char *host, size_t bytes, int root, lf_err *err)
+{
+    uint64_t others = (uint64_t)(c->size - 1) * bytes;
+
+    for (size_t at = 0; at < bytes; at += c->piece) {
+        int n = (int)(bytes - at < c->piece ? bytes - at : c->piece);
+        int rc = MPI_Bcast(host + at, n, MPI_BYTE, root, c->mpi);
+        if (rc)
+            return lf_comm_fail(err, c, rc, "broadcasting");
+    }
+    c->stats.bytes_sent += c->rank == root ? others : 0;
+    c->stats.bytes_received += c->rank == root ? 0 : bytes;
+    return 0;
+}
+
+int lf_topo_bcast(lf_comm *c, void *host, size_t bytes, int root, lf_err *err)
+{
+    lf_call call = { .kind = LF_COLL_BCAST, .n = (int64_t)bytes, .root = root };
+    double start;
+    int bad = lf_comm_begin(c, &call, &start, err);
+
+    if (!bad && c->size > 1)
+        bad = bcast(c, host, bytes, root, err);
+    return lf_comm_end(c, start, bad);
+}
+
+int lf_topo_barrier(lf_comm *c, lf_err *err)
+{
+    lf_call call = { .kind = LF_COLL_BARRIER };
+    double start;
+    int bad = lf_comm_begin(c, &call, &start, err);
+
+    if (!bad && c->size > 1) {
+        int rc = MPI_Barrier(c->mpi);
+        bad = rc ? lf_comm_fail(err, c, rc, "waiting for the other ranks") : 0;
+    }
+    return lf_comm_end(c, start, bad);
+}
+
+int lf_topo_any(lf_comm *c, int yes, int *any, lf_err *err)
+{
+    lf_call call = { .kind = LF_COLL_ANY };
+    int mine = yes != 0;
+    double start;
+    int bad = lf_comm_begin(c, &call, &start, err);
+
+    *any = mine;
+    if (!bad && c->size > 1) {
+        int rc = MPI_Allreduce(&mine, any, 1, MPI_INT, MPI_MAX, c->mpi);
+        bad = rc ? lf_comm_fail(err, c, rc, "asking the other ranks") : 0;
+    }
+    return lf_comm_end(c, start, bad);
+}

@@ -1,0 +1,24 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# The collectives and the topology with other numbers of ranks than `make check` gives p_* and p4_*.
+set -u
+tests=${LONGFILL%/*}/tests
+count=0
+failed=0
+
+for run in "1 p_coll" "3 p_coll" "4 p_coll" "1 p4_topo" "2 p4_topo" "8 p4_topo"; do
+    count=$((count + 1))
+    out=$($MPI_RUN -n "${run% *}" "$tests/${run#* }" 2>&1)
+    status=$?
+    passed=$(printf '%s\n' "$out" | grep -c '^ok ')
+    plan=$(printf '%s\n' "$out" | sed -n 's/^1\.\.//p')
+    if [ $status -eq 0 ] && [ "$passed" -gt 0 ] && [ "$passed" = "$plan" ]; then
+        echo "ok $count - ${run#* } with ${run% *} ranks: $passed checks"
+    else
+        failed=1
+        echo "not ok $count - ${run#* } with ${run% *} ranks"
+        printf '%s\n' "$out" | grep -v '^ok ' | sed 's/^/# /'
+    fi
+done
+echo "1..$count"
+exit $failed
