@@ -55,7 +55,7 @@ static int number_of(lf_kvread *r, const char *key, int64_t *out, lf_err *err)
 
 static int format_check(lf_kvread *r, lf_err *err)
 {
-    int64_t version, complete;
+    int64_t version = 0, complete = 0;
 
     if (!lf_h5_has_attribute(r->file, "format") || !lf_h5_has_attribute(r->file, "identity"))
         return lf_fail(err, "%s is not a longfill KV file: it has no attributes format and identity", r->path);
