@@ -1,0 +1,39 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * kvindex: the output directory: its places, the file names of ids, and what an earlier run left.  Floor 5.
+ * Source: product.md, "Output directory".
+ *
+ *   OUT/results.jsonl   OUT/report.json   OUT/kv/<name>.h5   OUT/kv/<name>.parts/rNNNN.h5
+ */
+#ifndef LF_KVINDEX_H
+#define LF_KVINDEX_H
+
+#include "kvfile.h"
+
+/* Creates OUT and OUT/kv where missing and tries to write in both.  By one rank before the others use them.  Several
+ * jobs (--shard) may share one OUT. */
+int lf_kvindex_prepare(const char *out, lf_err *err);
+
+/* The file name, without ".h5", that an id always gets: the id itself when it is 1 to 100 characters of a-z 0-9 . _ -
+ * beginning with a-z, 0-9 or _ and not ending in a point; otherwise its characters with the others as _, cut, and "~" with 12 hexadecimal digits of
+ * the id's sha256.  Names of different ids differ, in letters of either case too.  Owned by the caller. */
+char *lf_kvindex_name(const char *id);
+char *lf_kvindex_path(const char *out, const char *id);               /* OUT/kv/<name>.h5 */
+char *lf_kvindex_part_path(const char *out, const char *id, int writer); /* OUT/kv/<name>.parts/rNNNN.h5 */
+
+/* No two of the ids may have one file name. */
+int lf_kvindex_check_names(int64_t n, const char *const *ids, lf_err *err);
+
+typedef struct lf_kvfound {
+    int skip;                              /* 1: the file is there, whole and the same; 0: the prompt is to be run */
+    uint64_t bytes;                        /* its size, when skip */
+    char why[512];                         /* not empty: what is there is unusable and will be replaced, and why */
+} lf_kvfound;
+
+/* What to do about the prompt of `meta` with these tokens.  A stale .part of it is removed.  The file is checked as
+ * `how` says.  A usable file of another prompt, model, weights, numerics, storage or logits is an error that names the
+ * difference; with overwrite nothing is looked at and the answer is to run. */
+int lf_kvindex_resume(const char *out, const lf_kv_meta *meta, const uint32_t *ids, lf_kv_check how, int overwrite,
+                      lf_kvfound *found, lf_err *err);
+
+#endif
