@@ -26,7 +26,7 @@ typedef enum lf_kv_part {
     LF_PART_COMPRESSED,                    /* [L / ratio, d] */
     LF_PART_INDEX,                         /* [L / 4, di]: c4 */
     LF_PART_MAIN_OPEN_KV, LF_PART_MAIN_OPEN_GATE,      /* [L mod ratio, a d] */
-    LF_PART_MAIN_PREV_KV, LF_PART_MAIN_PREV_GATE,      /* [4, d], first d channels of the last whole block: c4, L >= 4 */
+    LF_PART_MAIN_PREV_KV, LF_PART_MAIN_PREV_GATE,      /* [4, d], first d channels of the last full block: c4, L >= 4 */
     LF_PART_INDEX_OPEN_KV, LF_PART_INDEX_OPEN_GATE,    /* [L mod 4, 2 di]: c4 */
     LF_PART_INDEX_PREV_KV, LF_PART_INDEX_PREV_GATE,    /* [4, di]: c4, L >= 4 */
     LF_PARTS

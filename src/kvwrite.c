@@ -357,7 +357,8 @@ int lf_kvfile_finish(lf_kvfile *f, uint64_t *bytes, lf_err *err)
     int rc = f->failed ? lf_fail(err, "%s: an earlier write failed", f->part) : 0;
 
     if (!rc)
-        rc = tables_finish(f, err) || parts_finish(f, err) || file_close(f, err) || file_durable(f, bytes, err) ? -1 : 0;
+        rc = tables_finish(f, err) || parts_finish(f, err) || file_close(f, err) || file_durable(f, bytes, err)
+           ? -1 : 0;
     if (rc)
         unlink(f->part);
     file_free(f);

@@ -94,7 +94,8 @@ uint8_t lf_f32_e2m1(float f)
     return (uint8_t)(code | (int)(u >> 28 & 8));
 }
 
-/* With a = 1.m * 2^e and max = 1.t * 2^p: a <= max * 2^k holds for k = e - p when 1.m <= 1.t, else from k = e - p + 1. */
+/* With a = 1.m * 2^e and max = 1.t * 2^p: a <= max * 2^k holds from k = e - p when 1.m <= 1.t,
+ * else from k = e - p + 1. */
 static uint8_t scale_of(float amax, float least, uint32_t top_mantissa, int top_exponent)
 {
     float a = amax > least ? amax : least;

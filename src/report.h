@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * report: what a run did and how fast, as text, CSV and JSON from one table of columns.  Floor 5.
- * Every printed key is defined in longfill(1), section REPORT; the names of serving benchmarks are kept where they exist.
+ * Every printed key is defined in longfill(1), section REPORT; the names of serving benchmarks are kept where there are
+ * any.
  * Rank 0 fills a report and prints it.  Texts that are `const char *` are borrowed and must outlive the report.
  */
 #ifndef LF_REPORT_H

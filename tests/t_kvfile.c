@@ -547,7 +547,8 @@ static void not_hdf5(void)
 
     if (fixture_begin(&x, 0, 5, LF_KV_BF16, &err) || lf_file_replace(x.path, "hello", 5, &err))
         return;
-    TAP_CHECK(lf_kvread_open(&r, x.path, &err) && strstr(err.text, "not a readable HDF5 file"), "refused: %s", err.text);
+    TAP_CHECK(lf_kvread_open(&r, x.path, &err) && strstr(err.text, "not a readable HDF5 file"),
+              "refused: %s", err.text);
     TAP_CHECK(lf_kvread_open(&r, x.dir, &err) && strstr(err.text, "not a regular file"), "refused: %s", err.text);
     fixture_end(&x);
     TAP_CHECK(lf_kvread_open(&r, x.path, &err) && strstr(err.text, "No such file"), "refused: %s", err.text);

@@ -52,7 +52,7 @@ static void keys_of(lf_cpu *c, keys *k, const lf_attn *a, int64_t i)
     }
 }
 
-/* Scores of one head to weights, in place; returns the log of the denominator (-inf: nothing visible, all weights 0). */
+/* Scores of one head to weights, in place; returns the log of the denominator (-inf: nothing visible, weights 0). */
 static float softmax(float *s, int64_t n, float scale, const float *sink)
 {
     float top = sink ? *sink : -INFINITY, sum;
