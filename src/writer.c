@@ -34,7 +34,7 @@ struct lf_writer_file {
 };
 
 struct lf_writer {
-    lf_store store;
+    lf_writer_store store;
     pthread_t thread;
     pthread_mutex_t lock;
     pthread_cond_t more, room;
@@ -312,7 +312,7 @@ static int thread_start(lf_writer *w)
     return why;
 }
 
-int lf_writer_open(lf_writer **out, const lf_store *store, size_t budget, lf_err *err)
+int lf_writer_open(lf_writer **out, const lf_writer_store *store, size_t budget, lf_err *err)
 {
     lf_writer *w = lf_alloc(sizeof *w);
 

@@ -27,7 +27,7 @@ typedef struct lf_written {
 } lf_written;
 
 /* Where it all goes.  Every function runs on the writer's thread; ctx is the writer's, what is the file's. */
-typedef struct lf_store {
+typedef struct lf_writer_store {
     void *ctx;
     int (*create)(void *ctx, void *what, void **file, lf_err *err);
     int (*rows)(void *file, int layer, lf_kv_part part, int64_t row0, int64_t rows, const void *packed,
@@ -37,7 +37,7 @@ typedef struct lf_store {
     int (*finish)(void *file, lf_err *err);              /* durable under its final name; frees, also when it fails */
     void (*drop)(void *file);                            /* leaves nothing behind; frees */
     void (*done)(void *ctx, void *what, const lf_written *w);
-} lf_store;
+} lf_writer_store;
 
 typedef struct lf_writer_stats {
     double waited;                         /* seconds the computing thread waited for room in the ring */
@@ -49,7 +49,7 @@ typedef struct lf_writer_stats {
 enum { LF_WRITER_LEAST = 64 << 10 };       /* smaller budgets are raised to it */
 
 /* A row may have nearly half of the budget at most. */
-int lf_writer_open(lf_writer **out, const lf_store *store, size_t budget, lf_err *err);
+int lf_writer_open(lf_writer **out, const lf_writer_store *store, size_t budget, lf_err *err);
 /* Waits until everything is written.  NULL is fine. */
 void lf_writer_close(lf_writer *w);
 

@@ -136,7 +136,7 @@ static void store_done(void *ctx, void *what, const lf_written *w)
 
 static lf_writer *open_writer(shelf *s, size_t budget)
 {
-    lf_store st = { s, store_create, store_rows, store_logits, store_finish, store_drop, store_done };
+    lf_writer_store st = { s, store_create, store_rows, store_logits, store_finish, store_drop, store_done };
     lf_writer *w;
     lf_err err;
 
