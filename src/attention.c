@@ -79,25 +79,51 @@ static int exchange(lf_pass *p, int layer)
     return kind == LF_SWA ? 0 : lf_compress_exchange(p, layer, 0);
 }
 
-/* The chosen rows of a tile's queries. */
-static void choose(lf_pass *p, int layer, const lf_tile *t)
+/* Index queries of this tp rank's tokens of a tile: p->index_q. */
+static void index_queries(lf_pass *p, int layer, const lf_tile *t, int64_t first, int64_t rows)
+{
+    const lf_model *m = p->model;
+    int64_t row0 = t->row0 + first;
+
+    product(p, p->index_q, lf_act_at(p->dev, p->q_lat, row0 * m->q_rank), rows, &layer_of(p, layer)->index_wq_b,
+            LF_OUT_ACT);
+    p->ops->index_query(p->dev, p->index_q, rows, m->index_heads, m->index_dim, p->pos + row0, rope_of(p, layer));
+}
+
+static void choose_here(lf_pass *p, const lf_tile *t, int64_t first, int64_t rows, int32_t *sel)
 {
     const lf_model *m = p->model;
     int64_t row = (int64_t)m->index_heads * m->index_dim;
 
-    product(p, p->index_q, lf_act_at(p->dev, p->q_lat, t->row0 * m->q_rank), t->rows,
-            &layer_of(p, layer)->index_wq_b, LF_OUT_ACT);
-    p->ops->index_query(p->dev, p->index_q, t->rows, m->index_heads, m->index_dim, p->pos + t->row0,
-                        rope_of(p, layer));
     for (int i = 0; i < t->pieces; i++) {
-        const lf_piece *x = &p->piece[t->piece0 + i];
-        const lf_run *r = &p->mine->run[x->run];
-        lf_topk k = { .sel = p->sel + x->row * m->index_topk, .q = lf_act_at(p->dev, p->index_q, x->row * row),
-                      .w = p->index_w + (t->row0 + x->row) * m->index_heads, .queries = x->len,
-                      .pos0 = r->pos0 + x->off, .row_count = p->mine->length[r->seq] / 4, .k = m->index_topk,
+        lf_piece x;
+        lf_tiling_clip(p->my, t, i, first, rows, &x);
+        const lf_run *r = &p->mine->run[x.run];
+        lf_topk k = { .sel = sel + x.row * m->index_topk, .q = lf_act_at(p->dev, p->index_q, x.row * row),
+                      .w = p->index_w + (t->row0 + first + x.row) * m->index_heads, .queries = x.len,
+                      .pos0 = r->pos0 + x.off, .row_count = p->mine->length[r->seq] / 4, .k = m->index_topk,
                       .keys = lf_act_at(p->dev, p->index.rows, lf_pass_entry0(p, r->seq, 4) * m->index_dim) };
         p->ops->index_topk(p->dev, &k);
     }
+}
+
+/* The chosen rows of a tile's queries.  Scores are the same for every head's owner: tp ranks share the tokens. */
+static int choose(lf_pass *p, int layer, int round)
+{
+    const lf_tile *t = lf_tiling_at(p->my, round);
+    int64_t rows, first = lf_slice(p, t, p->engine->topo->grid.tp_rank, &rows);
+    int32_t *sel = p->engine->topo->grid.tp > 1 ? p->sel_slice : p->sel;
+
+    lf_pass_phase(p, LF_PHASE_INDEXER);
+    index_queries(p, layer, t, first, rows);
+    if (!p->merge)
+        choose_here(p, t, first, rows, sel);
+    else if (lf_merge_choose(p, layer, round, sel))
+        return -1;
+    if (sel == p->sel)
+        return 0;
+    lf_pass_phase(p, LF_PHASE_COMMUNICATION);
+    return lf_slice_gather(p, t, p->sel, sel, sizeof(int32_t) * (size_t)p->model->index_topk);
 }
 
 static void attend_piece(lf_pass *p, int layer, const lf_piece *x)
@@ -122,12 +148,21 @@ static void attend_piece(lf_pass *p, int layer, const lf_piece *x)
     p->ops->attention(p->dev, &a);
 }
 
+/* wo_b, summed group by group: tp ranks then add up to what one rank computes. */
+static void last_product(lf_pass *p, const lf_layer *y, void *out, int64_t rows, lf_gemm_out kind)
+{
+    lf_gemm g = { .x = p->o_lat, .m = rows, .ldx = y->wo_b.cols, .w = &y->wo_b, .out = out, .ldo = y->wo_b.rows,
+                  .kind = kind, .parts = p->engine->weights.groups };
+
+    p->ops->gemm(p->dev, &g);
+}
+
 /* wo_a group by group, in plain precision; wo_b; the sum over tp. */
 static int project_out(lf_pass *p, int layer, const lf_tile *t)
 {
     const lf_layer *y = layer_of(p, layer);
     int groups = p->engine->weights.groups;
-    int64_t o_rank = p->model->o_rank, per_group = y->wo_a.cols;
+    int64_t o_rank = p->model->o_rank, per_group = y->wo_a.cols, n = t->rows * p->model->hidden;
 
     for (int g = 0; g < groups; g++) {
         lf_weight w = lf_weight_rows(y->wo_a, g * o_rank, o_rank);
@@ -136,25 +171,44 @@ static int project_out(lf_pass *p, int layer, const lf_tile *t)
                       .plain = 1 };
         p->ops->gemm(p->dev, &k);
     }
-    product(p, p->z, p->o_lat, t->rows, &y->wo_b, LF_OUT_ACT);
+    if (p->engine->topo->grid.tp == 1) {
+        last_product(p, y, p->z, t->rows, LF_OUT_ACT);
+        return 0;
+    }
+    last_product(p, y, p->partial, t->rows, LF_OUT_F32);
+    lf_pass_phase(p, LF_PHASE_COMMUNICATION);
+    if (lf_coll_sum(p->engine->topo->tp, p->dev, p->partial, n, p->err))
+        return -1;
+    lf_pass_phase(p, LF_PHASE_PROJECTIONS);
+    p->ops->round(p->dev, p->z, p->partial, n);
     return 0;
 }
 
-static int attend_tile(lf_pass *p, int layer, const lf_tile *t)
+static int attend(lf_pass *p, int layer, int round)
 {
+    const lf_tile *t = lf_tiling_at(p->my, round);
+
+    if (p->merge && layer_of(p, layer)->kind != LF_SWA)
+        return lf_merge_attend(p, layer, round);
+    lf_pass_phase(p, LF_PHASE_ATTENTION);
+    for (int i = 0; i < t->pieces; i++)
+        attend_piece(p, layer, &p->my->piece[t->piece0 + i]);
+    return 0;
+}
+
+static int attend_tile(lf_pass *p, int layer, int round)
+{
+    const lf_tile *t = lf_tiling_at(p->my, round);
     const lf_layer *y = layer_of(p, layer);
     int heads = p->engine->weights.heads;
 
-    if (y->kind == LF_C4) {
-        lf_pass_phase(p, LF_PHASE_INDEXER);
-        choose(p, layer, t);
-    }
+    if (y->kind == LF_C4 && choose(p, layer, round))
+        return -1;
     lf_pass_phase(p, LF_PHASE_PROJECTIONS);
     product(p, p->q, lf_act_at(p->dev, p->q_lat, t->row0 * p->model->q_rank), t->rows, &y->wq_b, LF_OUT_ACT);
     p->ops->query(p->dev, p->q, t->rows, heads, p->pos + t->row0, rope_of(p, layer));
-    lf_pass_phase(p, LF_PHASE_ATTENTION);
-    for (int i = 0; i < t->pieces; i++)
-        attend_piece(p, layer, &p->piece[t->piece0 + i]);
+    if (attend(p, layer, round))
+        return -1;
     lf_pass_phase(p, LF_PHASE_PROJECTIONS);
     p->ops->rotate(p->dev, p->o, t->rows, heads, p->model->head_dim, p->pos + t->row0, rope_of(p, layer), 1);
     if (project_out(p, layer, t))
@@ -164,14 +218,17 @@ static int attend_tile(lf_pass *p, int layer, const lf_tile *t)
     return 0;
 }
 
+/* In merge mode a rank that has run out of tiles still computes for the others'. */
 int lf_attention_sublayer(lf_pass *p, int layer)
 {
-    for (int t = 0; t < p->tiles; t++)
-        project_tile(p, layer, &p->tile[t]);
+    int rounds = p->merge ? p->rounds : p->my->tiles;
+
+    for (int t = 0; t < p->my->tiles; t++)
+        project_tile(p, layer, &p->my->tile[t]);
     if (exchange(p, layer))
         return -1;
-    for (int t = 0; t < p->tiles; t++)
-        if (attend_tile(p, layer, &p->tile[t]))
+    for (int t = 0; t < rounds; t++)
+        if (attend_tile(p, layer, t))
             return -1;
     return 0;
 }

@@ -89,7 +89,7 @@ void lf_compress_tile(lf_pass *p, int layer, const lf_tile *tile, int index)
     p->ops->gemm(p->dev, &u);
     p->ops->gemm(p->dev, &g);
     for (int i = 0; i < tile->pieces; i++) {
-        const lf_piece *x = &p->piece[tile->piece0 + i];
+        const lf_piece *x = &p->my->piece[tile->piece0 + i];
         float *pu = p->u + x->row * k.ld, *pg = p->g + x->row * k.ld;
         int64_t whole = x->len / k.ratio;
         p->ops->add_ape(p->dev, pg, x->len, k.ld, k.w->ape, k.ratio);
@@ -117,33 +117,48 @@ void lf_compress_heads(lf_pass *p, int layer, int index)
     }
 }
 
-/* Every rank's packed entries, then unpacked into the order of the sequences. */
-int lf_compress_exchange(lf_pass *p, int layer, int index)
+/* The entries of rank r's runs, packed at `from`, unpacked to their places. */
+static void unpack_share(lf_pass *p, const part *k, int r, const uint8_t *from)
 {
-    part k = part_of(p, layer, index);
+    const lf_shard *s = &p->shard[r];
+    int64_t first, n, at = 0;
+
+    for (int i = 0; i < s->runs; i++, at += n) {
+        lf_run_blocks(&s->run[i], k->ratio, &first, &n);
+        int64_t to = p->merge ? at : lf_pass_entry0(p, s->run[i].seq, k->ratio) + first;
+        p->ops->row_unpack(p->dev, lf_act_at(p->dev, k->pool->rows, to * k->width), from + (size_t)at * k->row_bytes, n,
+                           k->width, k->fmt);
+    }
+}
+
+/* Every rank's packed entries, then unpacked into the order of the sequences. */
+static int gather_entries(lf_pass *p, const part *k)
+{
     int pcp = p->mine->pcp;
     size_t *count = lf_alloc(sizeof *count * 2 * (size_t)pcp), *at = count + pcp, used = 0;
 
     for (int r = 0; r < pcp; r++) {
-        count[r] = (size_t)lf_share_entry0(&p->shard[r], p->shard[r].runs, k.ratio) * k.row_bytes;
+        count[r] = (size_t)lf_share_entry0(&p->shard[r], p->shard[r].runs, k->ratio) * k->row_bytes;
         at[r] = used;
         used += count[r];
     }
     lf_pass_phase(p, LF_PHASE_COMMUNICATION);
-    int bad = lf_coll_gather(p->engine->topo->pcp, p->dev, k.pool->all, count, at, k.pool->mine, p->err);
+    int bad = lf_coll_gather(p->engine->topo->pcp, p->dev, k->pool->all, count, at, k->pool->mine, p->err);
     lf_pass_phase(p, LF_PHASE_PROJECTIONS);
     for (int r = 0; r < pcp && !bad; r++)
-        for (int i = 0; i < p->shard[r].runs; i++) {
-            const lf_shard *s = &p->shard[r];
-            int64_t first, n;
-            lf_run_blocks(&s->run[i], k.ratio, &first, &n);
-            int64_t to = lf_pass_entry0(p, s->run[i].seq, k.ratio) + first;
-            p->ops->row_unpack(p->dev, lf_act_at(p->dev, k.pool->rows, to * k.width),
-                               k.pool->all + at[r] + (size_t)lf_share_entry0(s, i, k.ratio) * k.row_bytes, n, k.width,
-                               k.fmt);
-        }
+        unpack_share(p, k, r, k->pool->all + at[r]);
     free(count);
     return bad;
+}
+
+int lf_compress_exchange(lf_pass *p, int layer, int index)
+{
+    part k = part_of(p, layer, index);
+
+    if (!p->merge)
+        return gather_entries(p, &k);
+    unpack_share(p, &k, p->mine->rank, k.pool->mine);
+    return 0;
 }
 
 /* --- halos --- */

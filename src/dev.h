@@ -55,6 +55,9 @@ typedef struct lf_gemm {
     int64_t ldo;
     lf_gemm_out kind;                      /* activations (rounded), or float32 as accumulated */
     int plain;                             /* released numerics too: do not quantise the input (wo_a) */
+    int parts;                             /* > 1: the columns are that many equal ranges; each is summed by itself, and
+                                            * ranges lo .. hi-1 as (lo .. mid-1) + (mid .. hi-1), mid = (lo + hi) / 2, so that
+                                            * tp ranks that own whole halves add up to the same bits (exact numerics) */
 } lf_gemm;
 
 /* mHC weights of one sublayer, or of the head: fn [(2+n)n or n, nD], scale [3 or 1], base [(2+n)n or n]. */
@@ -171,8 +174,9 @@ typedef struct lf_dev_ops {
     /* q [m, Hi, di]: rotation; released: Hadamard, e2m1 per 32 and back.  In place. */
     void (*index_query)(lf_dev *d, lf_act *q, int64_t m, int heads, int64_t width, const int64_t *pos,
                         const lf_rope *rope);
-    /* x *= s over n floats. */
+    /* x *= s over n floats; and n floats as activations, rounded. */
     void (*scale)(lf_dev *d, float *x, int64_t n, float s);
+    void (*round)(lf_dev *d, lf_act *y, const float *x, int64_t n);
 
     /* g [m, n] += ape[(row) mod ratio]; the first row's position is a multiple of ratio. */
     void (*add_ape)(lf_dev *d, float *g, int64_t m, int64_t n, const float *ape, int ratio);
@@ -186,6 +190,9 @@ typedef struct lf_dev_ops {
 
     /* The k largest of sum_h w_h relu(q_h . key_c) over c < (t+1)/4; ties to the lower row; NaN ranks last. */
     void (*index_topk)(lf_dev *d, const lf_topk *t);
+    /* Of `parts` candidate lists [parts, m, k] with their scores (-1 where there is none): the k best of each row, in
+     * the same total order, ascending, -1 after the last. */
+    void (*topk_merge)(lf_dev *d, int32_t *sel, const int32_t *cand, const float *score, int parts, int64_t m, int k);
     void (*attention)(lf_dev *d, const lf_attn *a);
     /* Merge `parts` partial outputs [parts, m*heads, d] float-accumulated by their lse [parts, m*heads]; sink once. */
     void (*merge)(lf_dev *d, lf_act *out, const lf_act *part, const float *lse, int parts, int64_t m, int heads,

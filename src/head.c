@@ -4,15 +4,40 @@
  */
 #include "pass.h"
 
+#include <stdlib.h>
+
+/* Each tp rank has some of the vocabulary: the columns of all of them side by side. */
+static int join_vocabulary(lf_pass *p, int64_t rows)
+{
+    int tp = p->engine->topo->grid.tp;
+    size_t *count = lf_alloc(sizeof *count * 2 * (size_t)tp), *at = count + tp, used = 0;
+
+    for (int r = 0; r < tp; r++) {
+        count[r] = sizeof(float) * (size_t)(rows * (lf_vocab_at(p->model, tp, r + 1) - lf_vocab_at(p->model, tp, r)));
+        at[r] = used;
+        used += count[r];
+    }
+    int bad = lf_coll_gather(p->engine->topo->tp, p->dev, p->logit_parts, count, at, p->logit_part, p->err);
+    for (int r = 0; r < tp && !bad; r++) {
+        size_t part = count[r] / (size_t)rows;
+        p->ops->copy_rows(p->dev, p->logits + lf_vocab_at(p->model, tp, r), sizeof(float) * (size_t)p->model->vocab,
+                          (char *)p->logit_parts + at[r], part, part, rows);
+    }
+    free(count);
+    return bad;
+}
+
 /* p->logits = head of the streams at x, `rows` of them. */
-static void logits_of(lf_pass *p, const lf_act *x, int64_t rows)
+static int logits_of(lf_pass *p, const lf_act *x, int64_t rows)
 {
     const lf_weights *w = &p->engine->weights;
-    lf_gemm g = { .x = p->y, .m = rows, .ldx = p->model->hidden, .w = &w->head, .out = p->logits,
-                  .ldo = p->model->vocab, .kind = LF_OUT_F32 };
+    int spread = p->engine->topo->grid.tp > 1;
+    lf_gemm g = { .x = p->y, .m = rows, .ldx = p->model->hidden, .w = &w->head, .kind = LF_OUT_F32,
+                  .out = spread ? p->logit_part : p->logits, .ldo = w->vocab };
 
     p->ops->hc_head(p->dev, p->y, x, rows, &w->hc_head, w->norm);
     p->ops->gemm(p->dev, &g);
+    return spread ? join_vocabulary(p, rows) : 0;
 }
 
 static void out(lf_pass *p, int seq, lf_logits_kind kind, int64_t row0, int64_t rows, const void *src, size_t row_bytes)
@@ -37,7 +62,8 @@ int lf_head_last(lf_pass *p)
         const lf_run *r = &p->mine->run[i];
         if (r->pos0 + r->len != p->mine->length[r->seq])
             continue;
-        logits_of(p, streams_at(p, r->row0 + r->len - 1), 1);
+        if (logits_of(p, streams_at(p, r->row0 + r->len - 1), 1))
+            return -1;
         float *host = lf_pass_host(p, bytes);
         p->ops->get(p->dev, host, p->logits, bytes);
         if (p->engine->setup.logits.last && p->engine->topo->grid.tp_rank == 0)
@@ -64,14 +90,15 @@ static void logprobs(lf_pass *p, int seq, int64_t pos, int64_t rows)
     p->sink->logits(p->sink->ctx, seq, LF_LOGITS_LOGPROB, pos, rows, host, sizeof(float) * (size_t)rows);
 }
 
-static void some_rows(lf_pass *p, const lf_run *r, int64_t off, int64_t rows)
+static int some_rows(lf_pass *p, const lf_run *r, int64_t off, int64_t rows)
 {
     const lf_logits_want *want = &p->engine->setup.logits;
     int64_t pos = r->pos0 + off, vocab = p->model->vocab;
 
-    logits_of(p, streams_at(p, r->row0 + off), rows);
+    if (logits_of(p, streams_at(p, r->row0 + off), rows))
+        return -1;
     if (p->engine->topo->grid.tp_rank != 0)
-        return;
+        return 0;
     if (want->all)
         out(p, r->seq, LF_LOGITS_ALL, pos, rows, p->logits, sizeof(float) * (size_t)vocab);
     if (want->topk) {
@@ -81,6 +108,7 @@ static void some_rows(lf_pass *p, const lf_run *r, int64_t off, int64_t rows)
     }
     if (want->logprob)
         logprobs(p, r->seq, pos, rows);
+    return 0;
 }
 
 int lf_head_all(lf_pass *p)
@@ -92,6 +120,7 @@ int lf_head_all(lf_pass *p)
     lf_pass_phase(p, LF_PHASE_HEAD);
     for (int i = 0; i < p->mine->runs; i++)
         for (int64_t off = 0; off < p->mine->run[i].len; off += LF_HEAD_TILE)
-            some_rows(p, &p->mine->run[i], off, lf_min(LF_HEAD_TILE, p->mine->run[i].len - off));
+            if (some_rows(p, &p->mine->run[i], off, lf_min(LF_HEAD_TILE, p->mine->run[i].len - off)))
+                return -1;
     return p->ops->sync(p->dev, p->err);
 }

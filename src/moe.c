@@ -132,25 +132,25 @@ static void run_experts(lf_pass *p, const lf_layer *y, const dispatch *d, const 
 }
 
 /* All experts are here: no exchange, rows are read where they are. */
-static int experts_here(lf_pass *p, const lf_layer *y, const dispatch *d, const lf_act **z)
+static int experts_here(lf_pass *p, const lf_layer *y, const dispatch *d, const lf_act *x, const lf_act **z)
 {
     size_t n = (size_t)d->pairs;
 
     p->ops->put(p->dev, p->src, d->token, 4 * n);
     p->ops->put(p->dev, p->pair_weight, d->weight, 4 * n);
-    run_experts(p, y, d, p->y, p->src);
+    run_experts(p, y, d, x, p->src);
     *z = p->done;
     return 0;
 }
 
 /* Out to the owners, through their experts, and back; results return to the place their pair was sent from. */
-static int experts_spread(lf_pass *p, const lf_layer *y, const dispatch *d, const lf_act **z)
+static int experts_spread(lf_pass *p, const lf_layer *y, const dispatch *d, const lf_act *x, const lf_act **z)
 {
     size_t row = (size_t)p->model->hidden * p->dev->act_bytes;
     float *arrived = p->pair_weight;
 
     p->ops->put(p->dev, p->src, d->token, 4 * (size_t)d->pairs);
-    p->ops->gather(p->dev, p->sent, p->y, p->src, d->pairs, row);
+    p->ops->gather(p->dev, p->sent, x, p->src, d->pairs, row);
     p->ops->put(p->dev, p->weight, d->weight, 4 * (size_t)d->pairs);
     lf_pass_phase(p, LF_PHASE_COMMUNICATION);
     if (move_rows(p, d, p->came, p->sent, row, 0) || move_rows(p, d, p->came_weight, p->weight, 4, 0))
@@ -174,13 +174,34 @@ static int experts_spread(lf_pass *p, const lf_layer *y, const dispatch *d, cons
     return 0;
 }
 
-static void shared_expert(lf_pass *p, const lf_layer *y, int64_t rows)
+static void shared_expert(lf_pass *p, const lf_layer *y, const lf_act *x, int64_t rows)
 {
     int64_t first[2] = { 0, rows };
-    lf_experts e = { .out = p->t, .x = p->y, .src = p->iota, .weight = p->ones, .first = first, .experts = 1,
+    lf_experts e = { .out = p->t, .x = x, .src = p->iota, .weight = p->ones, .first = first, .experts = 1,
                      .w1 = &y->shared1, .w2 = &y->shared2, .w3 = &y->shared3, .limit = 0 };
 
     p->ops->experts(p->dev, &e);
+}
+
+/* The tokens of one tile that are this tp rank's, first .. first+rows-1: through their experts, to out. */
+static int own_tokens(lf_pass *p, int layer, const lf_tile *t, int64_t first, int64_t rows, lf_act *out)
+{
+    const lf_layer *y = &p->engine->weights.layer[layer];
+    const lf_act *z, *in = lf_act_at(p->dev, p->y, first * p->model->hidden);
+    lf_route r = { .expert = p->expert, .weight = p->weight, .y = in, .m = rows, .gate = &y->gate,
+                   .bias = y->bias, .tid2eid = y->tid2eid, .ids = p->ids + t->row0 + first };
+    dispatch d;
+
+    p->ops->route(p->dev, &r);
+    int bad = plan_dispatch(p, &d, rows);
+    if (!bad)
+        bad = p->engine->topo->grid.ep > 1 ? experts_spread(p, y, &d, in, &z) : experts_here(p, y, &d, in, &z);
+    if (!bad) {
+        shared_expert(p, y, in, rows);
+        p->ops->combine(p->dev, out, z, p->slot, p->model->experts_per_tok, p->t, rows);
+    }
+    dispatch_free(&d);
+    return bad;
 }
 
 /* One tile; a rank that has run out of tiles comes with an empty one, so that all enter the exchange together. */
@@ -188,36 +209,30 @@ static int moe_tile(lf_pass *p, int layer, const lf_tile *t)
 {
     const lf_layer *y = &p->engine->weights.layer[layer];
     const lf_model *m = p->model;
+    const lf_grid *g = &p->engine->topo->grid;
     lf_act *x = lf_act_at(p->dev, p->x, t->row0 * m->hc * m->hidden);
     float *mix = p->mix + t->row0 * (m->hc + m->hc * m->hc);
-    lf_route r = { .expert = p->expert, .weight = p->weight, .y = p->y, .m = t->rows, .gate = &y->gate,
-                   .bias = y->bias, .tid2eid = y->tid2eid, .ids = p->ids + t->row0 };
-    const lf_act *z;
-    dispatch d;
+    int64_t rows, first = lf_slice(p, t, g->tp_rank, &rows);
 
     lf_pass_phase(p, LF_PHASE_MHC);
     p->ops->hc_pre(p->dev, p->y, mix, x, t->rows, &y->hc_ffn, y->ffn_norm);
     lf_pass_phase(p, LF_PHASE_MOE);
-    p->ops->route(p->dev, &r);
-    int bad = plan_dispatch(p, &d, t->rows);
-    if (!bad)
-        bad = p->engine->topo->grid.ep > 1 ? experts_spread(p, y, &d, &z) : experts_here(p, y, &d, &z);
-    if (!bad) {
-        shared_expert(p, y, t->rows);
-        p->ops->combine(p->dev, p->z, z, p->slot, m->experts_per_tok, p->t, t->rows);
-        lf_pass_phase(p, LF_PHASE_MHC);
-        p->ops->hc_post(p->dev, x, p->z, mix, t->rows);
+    if (own_tokens(p, layer, t, first, rows, g->tp > 1 ? p->slice : p->z))
+        return -1;
+    if (g->tp > 1) {
+        lf_pass_phase(p, LF_PHASE_COMMUNICATION);
+        if (lf_slice_gather(p, t, p->z, p->slice, (size_t)m->hidden * p->dev->act_bytes))
+            return -1;
     }
-    dispatch_free(&d);
-    return bad;
+    lf_pass_phase(p, LF_PHASE_MHC);
+    p->ops->hc_post(p->dev, x, p->z, mix, t->rows);
+    return 0;
 }
 
 int lf_moe_sublayer(lf_pass *p, int layer)
 {
-    static const lf_tile empty;
-
     for (int t = 0; t < p->rounds; t++)
-        if (moe_tile(p, layer, t < p->tiles ? &p->tile[t] : &empty))
+        if (moe_tile(p, layer, lf_tiling_at(p->my, t)))
             return -1;
     return 0;
 }

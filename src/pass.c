@@ -41,16 +41,59 @@ static int cut(const lf_shard *s, int64_t tile_rows, lf_tile *tile, lf_piece *pi
 
 static void make_tiles(lf_pass *p)
 {
-    int pieces;
+    int pieces, pcp = p->mine->pcp;
 
-    for (int r = 0; r < p->mine->pcp; r++) {
-        int n = cut(&p->shard[r], p->tile_rows, NULL, NULL, &pieces);
-        p->rounds = n > p->rounds ? n : p->rounds;
+    p->tiling = lf_alloc(sizeof *p->tiling * (size_t)pcp);
+    p->my = &p->tiling[p->mine->rank];
+    for (int r = 0; r < pcp; r++) {
+        lf_tiling *g = &p->tiling[r];
+        g->tiles = cut(&p->shard[r], p->tile_rows, NULL, NULL, &pieces);
+        g->tile = lf_alloc(sizeof *g->tile * (size_t)g->tiles);
+        g->piece = lf_alloc(sizeof *g->piece * (size_t)pieces);
+        cut(&p->shard[r], p->tile_rows, g->tile, g->piece, &pieces);
+        p->rounds = g->tiles > p->rounds ? g->tiles : p->rounds;
     }
-    p->tiles = cut(p->mine, p->tile_rows, NULL, NULL, &pieces);
-    p->tile = lf_alloc(sizeof *p->tile * (size_t)p->tiles);
-    p->piece = lf_alloc(sizeof *p->piece * (size_t)pieces);
-    cut(p->mine, p->tile_rows, p->tile, p->piece, &pieces);
+}
+
+const lf_tile *lf_tiling_at(const lf_tiling *g, int t)
+{
+    static const lf_tile none;
+
+    return t < g->tiles ? &g->tile[t] : &none;
+}
+
+int64_t lf_slice(const lf_pass *p, const lf_tile *t, int tp_rank, int64_t *rows)
+{
+    int tp = p->engine->topo->grid.tp;
+    int64_t first = t->rows * tp_rank / tp;
+
+    *rows = t->rows * (tp_rank + 1) / tp - first;
+    return first;
+}
+
+void lf_tiling_clip(const lf_tiling *g, const lf_tile *t, int i, int64_t first, int64_t rows, lf_piece *x)
+{
+    *x = g->piece[t->piece0 + i];
+    int64_t from = lf_max(x->row, first), end = lf_min(x->row + x->len, first + rows);
+
+    x->off += from - x->row;
+    x->len = lf_max(0, end - from);
+    x->row = from - first;
+}
+
+int lf_slice_gather(lf_pass *p, const lf_tile *t, void *dst, const void *src, size_t bytes)
+{
+    int tp = p->engine->topo->grid.tp;
+    size_t *count = lf_alloc(sizeof *count * 2 * (size_t)tp), *at = count + tp;
+
+    for (int r = 0; r < tp; r++) {
+        int64_t rows, first = lf_slice(p, t, r, &rows);
+        count[r] = (size_t)rows * bytes;
+        at[r] = (size_t)first * bytes;
+    }
+    int bad = lf_coll_gather(p->engine->topo->tp, p->dev, dst, count, at, src, p->err);
+    free(count);
+    return bad;
 }
 
 int64_t lf_pass_entry0(const lf_pass *p, int s, int ratio)
@@ -71,6 +114,16 @@ int64_t lf_share_entry0(const lf_shard *s, int run, int ratio)
         n += count;
     }
     return n;
+}
+
+int64_t lf_pass_rows_at(const lf_pass *p, int run, int ratio)
+{
+    int64_t first, count;
+
+    if (p->merge)
+        return lf_share_entry0(p->mine, run, ratio);
+    lf_run_blocks(&p->mine->run[run], ratio, &first, &count);
+    return lf_pass_entry0(p, p->mine->run[run].seq, ratio) + first;
 }
 
 /* --- buffers --- */
@@ -101,7 +154,7 @@ static void ask_pool(wants *w, lf_pass *p, lf_pool *k, int64_t width, int index)
     const lf_shard *s = p->mine;
     lf_row_fmt fmt = index ? p->engine->index_fmt : p->engine->row_fmt;
     size_t row = lf_row_bytes(p->model, fmt, width);
-    int64_t runs = s->runs, own = lf_share_entry0(s, s->runs, 4), all = lf_pass_entry0(p, s->sequences, 4);
+    int64_t runs = s->runs, own = lf_share_entry0(s, s->runs, 4), all = p->merge ? own : lf_pass_entry0(p, s->sequences, 4);
 
     k->width = width;
     k->open_floats = width * (index ? 6 : 127);
@@ -114,7 +167,7 @@ static void ask_pool(wants *w, lf_pass *p, lf_pool *k, int64_t width, int index)
     ask(w, &k->open_u, (double)(s->sequences * k->open_floats), 4, "the compressor's state");
     ask(w, &k->open_g, (double)(s->sequences * k->open_floats), 4, "the compressor's state");
     ask(w, &k->mine, (double)own, row, "own compressed rows");
-    ask(w, &k->all, (double)all, row, "gathered compressed rows");
+    ask(w, &k->all, p->merge ? 0 : (double)all, row, "gathered compressed rows");
     ask(w, &k->rows, (double)all * (double)width, p->dev->act_bytes, "compressed rows");
 }
 
@@ -159,6 +212,41 @@ static void ask_tile(wants *w, lf_pass *p)
     ask_experts(w, p);
 }
 
+static void ask_merge(wants *w, lf_pass *p)
+{
+    const lf_model *m = p->model;
+    size_t act = p->dev->act_bytes;
+    int pcp = p->mine->pcp;
+    double all = p->merge ? (double)p->tile_rows * pcp : 0, heads = p->engine->weights.heads, row = heads * m->head_dim;
+    double parts = p->merge ? (double)p->tile_rows * (2 * pcp + 1) : 0;
+
+    ask(w, &p->all_q, all * row, act, "all ranks' queries");
+    ask(w, &p->all_index_q, all * m->index_heads * m->index_dim, act, "all ranks' index queries");
+    ask(w, &p->all_index_w, all * m->index_heads, 4, "all ranks' index weights");
+    ask(w, &p->all_sel, all * m->index_topk, 4, "all ranks' chosen rows");
+    ask(w, &p->part_out, 2 * all * row, act, "partial attention for all ranks");
+    ask(w, &p->part_lse, 2 * all * heads, 4, "partial attention for all ranks");
+    ask(w, &p->parts, parts * row, act, "partial attention to merge");
+    ask(w, &p->parts_lse, parts * heads, 4, "partial attention to merge");
+    ask(w, &p->cand, 2 * all * m->index_topk, 4, "candidate rows for all ranks");
+    ask(w, &p->cand_score, 2 * all * m->index_topk, 4, "candidate scores for all ranks");
+    ask(w, &p->cands, parts * m->index_topk, 4, "candidate rows to merge");
+    ask(w, &p->cands_score, parts * m->index_topk, 4, "candidate scores to merge");
+}
+
+static void ask_tp(wants *w, lf_pass *p)
+{
+    const lf_model *m = p->model;
+    int tp = p->engine->topo->grid.tp;
+    double t = tp > 1 ? (double)p->tile_rows : 0, head = tp > 1 ? LF_HEAD_TILE : 0;
+
+    ask(w, &p->partial, t * (double)m->hidden, 4, "a share of the output");
+    ask(w, &p->sel_slice, t * m->index_topk, 4, "chosen rows of own tokens");
+    ask(w, &p->slice, t * (double)m->hidden, p->dev->act_bytes, "expert output of own tokens");
+    ask(w, &p->logit_part, head * (double)p->engine->weights.vocab, 4, "logits of this rank's vocabulary");
+    ask(w, &p->logit_parts, head * (double)m->vocab, 4, "logits of all tp ranks");
+}
+
 static void ask_head(wants *w, lf_pass *p)
 {
     double rows = LF_HEAD_TILE, topk = (double)lf_max(1, p->engine->setup.logits.topk);
@@ -188,6 +276,8 @@ static void ask_all(wants *w, lf_pass *p)
     ask_pool(w, p, &p->index, m->index_dim, 1);
     ask_tile(w, p);
     ask_head(w, p);
+    ask_tp(w, p);
+    ask_merge(w, p);
 }
 
 static int take_all(lf_pass *p, const wants *w)
@@ -211,7 +301,8 @@ static void share(lf_pass *p, lf_engine *e, int n, const int64_t *lengths)
     p->dev = e->dev;
     p->ops = e->dev->ops;
     p->model = e->model;
-    p->tile_rows = e->setup.tile ? e->setup.tile : DEFAULT_TILE;
+    p->merge = e->setup.merge && g->pcp > 1;
+    p->tile_rows = e->setup.tile ? e->setup.tile : p->merge ? LF_BLOCK : DEFAULT_TILE;
     p->shard = lf_alloc(sizeof *p->shard * (size_t)g->pcp);
     for (int r = 0; r < g->pcp; r++)
         lf_shard_make(&p->shard[r], g->pcp, r, e->model->window, n, lengths);
@@ -220,11 +311,15 @@ static void share(lf_pass *p, lf_engine *e, int n, const int64_t *lengths)
 
 static void unshare(lf_pass *p)
 {
-    for (int r = 0; p->shard && r < p->engine->topo->grid.pcp; r++)
+    for (int r = 0; r < p->engine->topo->grid.pcp; r++) {
         lf_shard_free(&p->shard[r]);
+        if (p->tiling) {
+            free(p->tiling[r].tile);
+            free(p->tiling[r].piece);
+        }
+    }
     free(p->shard);
-    free(p->tile);
-    free(p->piece);
+    free(p->tiling);
     free(p->host);
 }
 

@@ -27,6 +27,13 @@ typedef struct lf_tile {
     int piece0, pieces;
 } lf_tile;
 
+/* One rank's tiles; every rank knows every rank's. */
+typedef struct lf_tiling {
+    lf_tile *tile;
+    lf_piece *piece;
+    int tiles;
+} lf_tiling;
+
 /* The buffers of one compressor, reused by every layer.  w = channels of an entry, a w = channels of a u or g row. */
 typedef struct lf_pool {
     int64_t width;
@@ -36,7 +43,7 @@ typedef struct lf_pool {
     float *open_u, *open_g;                /* [sequences, open_floats]: the open block of sequences that end here */
     int64_t open_floats;                   /* the larger of 127 rows of w and 3 rows of 2w; index: 3 rows of 2w */
     uint8_t *mine, *all;                   /* packed entries: this rank's, and every rank's in rank order */
-    lf_act *rows;                          /* [entries of all sequences, w], sequence after sequence */
+    lf_act *rows;                          /* gather: [entries of all sequences, w]; merge: this rank's, run after run */
 } lf_pool;
 
 struct lf_engine {
@@ -59,10 +66,9 @@ typedef struct lf_pass {
 
     lf_shard *shard;                       /* [pcp]: every rank's share; mine = shard[pcp_rank] */
     const lf_shard *mine;
-    lf_tile *tile;
-    lf_piece *piece;
-    int tiles;
-    int rounds;                            /* tiles of the busiest rank: how often all enter the expert exchange */
+    lf_tiling *tiling, *my;                /* [pcp]; my = tiling[pcp_rank] */
+    int rounds;                            /* tiles of the busiest rank: how often all enter a tile's exchanges */
+    int merge;                             /* merge mode: compressed rows stay with their owners */
     int64_t tile_rows;
 
     /* Device memory.  Rows are local rows unless said otherwise. */
@@ -74,12 +80,22 @@ typedef struct lf_pass {
     int64_t *pos, *kv_row;                 /* [rows] */
     uint32_t *ids;                         /* [rows] */
     lf_pool main, index;
+    /* tp > 1: */
+    float *partial;                        /* [T, D] this rank's share of an output projection */
+    lf_act *slice;                         /* [T, D] expert output of this rank's tokens */
+    float *logit_part, *logit_parts;       /* [LF_HEAD_TILE, vocab of this rank]; the same of all tp ranks */
+
+    /* Merge mode: queries of all ranks; partial results, two parts (runs) a rank. */
+    lf_act *all_q, *all_index_q, *part_out, *parts;    /* [pcp T, ..]; [pcp, 2, T, H d]; [2 pcp + 1, T, H d] */
+    float *all_index_w, *part_lse, *parts_lse, *cand_score, *cands_score;
+    int32_t *all_sel, *cand, *cands;       /* [pcp T, k]; [pcp, 2, T, k]; [2 pcp, T, k] */
+
     uint8_t *file_rows;                    /* a tile of rows as the file has them */
 
     /* One tile's workspace. */
     lf_act *y, *z, *q, *o, *o_lat, *t;     /* [T, D] twice, [T, H d] twice, [T, G O], [T, max(d, D)] */
     lf_act *index_q;                       /* [T, Hi, di] */
-    int32_t *sel;                          /* [T, k] */
+    int32_t *sel, *sel_slice;              /* [T, k]; the same of this tp rank's tokens */
     float *u, *g;                          /* [T, 2 d] */
     int32_t *expert, *slot, *src;          /* [T, K], [T, K], [ep T K] */
     float *weight, *pair_weight;           /* [T, K], [ep T K] */
@@ -90,7 +106,6 @@ typedef struct lf_pass {
     int32_t *top_ids;
     float *top_values, *logprob;
     uint32_t *next;                        /* [LF_HEAD_TILE] token ids */
-    int64_t vocab_part;                    /* vocabulary rows of this tp rank */
 
     uint8_t *host;                         /* host staging for the sink and for expert ids; pass-owned */
     size_t host_bytes;
@@ -116,6 +131,26 @@ void *lf_pass_host(lf_pass *p, size_t bytes);
 int64_t lf_pass_entry0(const lf_pass *p, int s, int ratio);
 /* Entries that rank r produces before its run `run` (run = runs: in all). */
 int64_t lf_share_entry0(const lf_shard *s, int run, int ratio);
+
+/* Where the entries of one of this rank's runs begin in the pool's rows. */
+int64_t lf_pass_rows_at(const lf_pass *p, int run, int ratio);
+
+/* Tile number `t` of a tiling; an empty one past the end. */
+const lf_tile *lf_tiling_at(const lf_tiling *g, int t);
+
+/* This tp rank's (rank tp_rank's) part of a tile's rows: first row within the tile, and how many. */
+int64_t lf_slice(const lf_pass *p, const lf_tile *t, int tp_rank, int64_t *rows);
+
+/* Piece i of a tile as far as it lies in the tile's rows first .. first+rows-1; x->row is relative to `first`; len may
+ * be 0. */
+void lf_tiling_clip(const lf_tiling *g, const lf_tile *t, int i, int64_t first, int64_t rows, lf_piece *x);
+
+/* All tp ranks' slices of a tile, each row `bytes`, from src (this rank's) to dst (all of the tile's rows). */
+int lf_slice_gather(lf_pass *p, const lf_tile *t, void *dst, const void *src, size_t bytes);
+
+/* Merge mode (merge.c): the chosen rows, and the attention, of round t.  All ranks of the pcp group enter. */
+int lf_merge_choose(lf_pass *p, int layer, int round, int32_t *sel);
+int lf_merge_attend(lf_pass *p, int layer, int round);
 
 /* The sublayers.  Each leaves x updated.  Collective over the group. */
 int lf_attention_sublayer(lf_pass *p, int layer);

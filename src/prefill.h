@@ -58,6 +58,7 @@ typedef struct lf_engine_setup {
     lf_kv_dtype kv_dtype;                  /* resolved: not auto */
     lf_logits_want logits;
     int64_t tile;                          /* tokens of a tile, a multiple of 128; 0: the default */
+    int merge;                             /* --pcp-attention merge: compressed rows stay sharded */
 } lf_engine_setup;
 
 /* Loads (CPU: maps) this rank's weights.  Collective over the dp group. */

@@ -41,14 +41,15 @@ static void window_out(lf_pass *p, int layer, const lf_run *r)
                  lf_act_at(p->dev, p->kv, (r->kv_row0 + r->halo + from - r->pos0) * d), d);
 }
 
-static void entries_out(lf_pass *p, int layer, const lf_run *r, const lf_pool *k, lf_kv_part part)
+static void entries_out(lf_pass *p, int layer, int run, const lf_pool *k, lf_kv_part part)
 {
+    const lf_run *r = &p->mine->run[run];
     int ratio = lf_pass_ratio(p, layer);
     int64_t first, count;
 
     lf_run_blocks(r, ratio, &first, &count);
     rows_out(p, r->seq, layer, part, first, count,
-             lf_act_at(p->dev, k->rows, (lf_pass_entry0(p, r->seq, ratio) + first) * k->width), k->width);
+             lf_act_at(p->dev, k->rows, lf_pass_rows_at(p, run, ratio) * k->width), k->width);
 }
 
 static void floats_out(lf_pass *p, int seq, int layer, lf_kv_part part, const float *u, const float *g, int64_t rows,
@@ -92,11 +93,11 @@ void lf_state_hand_over(lf_pass *p, int layer)
         window_out(p, layer, r);
         if (kind == LF_SWA)
             continue;
-        entries_out(p, layer, r, &p->main, LF_PART_COMPRESSED);
+        entries_out(p, layer, i, &p->main, LF_PART_COMPRESSED);
         state_out(p, layer, i, &p->main, LF_PART_MAIN_OPEN_KV, LF_PART_MAIN_PREV_KV);
         if (kind != LF_C4)
             continue;
-        entries_out(p, layer, r, &p->index, LF_PART_INDEX);
+        entries_out(p, layer, i, &p->index, LF_PART_INDEX);
         state_out(p, layer, i, &p->index, LF_PART_INDEX_OPEN_KV, LF_PART_INDEX_PREV_KV);
     }
 }

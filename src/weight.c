@@ -263,18 +263,25 @@ static int rope(loader *l, lf_rope *r, int compressed)
     return bad;
 }
 
+int64_t lf_vocab_at(const lf_model *m, int tp, int tp_rank)
+{
+    return m->vocab * tp_rank / tp;
+}
+
 int lf_weights_load(lf_weights *w, const lf_model *m, lf_checkpoint *c, lf_dev *d, const lf_grid *g, lf_err *err)
 {
     loader l = { .w = w, .m = m, .c = c, .d = d, .err = err };
 
     *w = (lf_weights){ .dev = d, .heads = m->heads / g->tp, .groups = m->o_groups / g->tp,
                        .experts = m->experts / g->ep, .expert0 = g->ep_rank * (m->experts / g->ep),
-                       .layers = m->layers };
+                       .layers = m->layers, .vocab0 = lf_vocab_at(m, g->tp, g->tp_rank) };
+    w->vocab = lf_vocab_at(m, g->tp, g->tp_rank + 1) - w->vocab0;
     w->layer = lf_alloc(sizeof *w->layer * (size_t)m->layers);
     if (matrix(&l, &w->embed, "", "embed", m->vocab, m->hidden) || matrix(&l, &w->head, "", "head", m->vocab, m->hidden) ||
         vector(&l, &w->norm, "", "norm.weight", m->hidden) || hyper(&l, &w->hc_head, "", "hc_head", m->hc, 1) ||
         rope(&l, &w->rope, 0) || rope(&l, &w->rope_compressed, 1))
         return -1;
+    w->head = lf_weight_rows(w->head, w->vocab0, w->vocab);
     for (int i = 0; i < m->layers; i++)
         if (one_layer(&l, i, g))
             return -1;

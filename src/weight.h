@@ -36,6 +36,7 @@ typedef struct lf_weights {
     lf_dev *dev;
     int heads, groups, experts;                        /* of this rank */
     int expert0;                                       /* global id of its first expert */
+    int64_t vocab, vocab0;                             /* rows of the head on this tp rank, and the first */
     lf_weight embed, head;
     float *norm;
     lf_hc hc_head;
@@ -45,6 +46,9 @@ typedef struct lf_weights {
     void **owned;                                      /* device buffers to give back */
     int owns;
 } lf_weights;
+
+/* First vocabulary row of a tp rank; of rank tp: the vocabulary's size. */
+int64_t lf_vocab_at(const lf_model *m, int tp, int tp_rank);
 
 int lf_weights_load(lf_weights *w, const lf_model *m, lf_checkpoint *c, lf_dev *d, const lf_grid *g, lf_err *err);
 void lf_weights_free(lf_weights *w);

@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-static void *grow(lf_scratch *s, size_t bytes)
+static void *grow(lf_cpu_area *s, size_t bytes)
 {
     if (s->bytes < bytes) {
         free(s->p);
@@ -142,10 +142,11 @@ static const lf_dev_ops cpu_ops = {
     .gemm = lf_cpu_gemm, .embed = lf_cpu_embed,
     .hc_pre = lf_cpu_hc_pre, .hc_post = lf_cpu_hc_post, .hc_head = lf_cpu_hc_head,
     .norm = lf_cpu_norm, .query = lf_cpu_query, .rotate = lf_cpu_rotate, .window = lf_cpu_window,
-    .index_query = lf_cpu_index_query, .scale = lf_cpu_scale,
+    .index_query = lf_cpu_index_query, .scale = lf_cpu_scale, .round = lf_cpu_round,
     .add_ape = lf_cpu_add_ape, .compress = lf_cpu_compress,
     .row_pack = lf_cpu_row_pack, .row_unpack = lf_cpu_row_unpack,
-    .index_topk = lf_cpu_index_topk, .attention = lf_cpu_attention, .merge = lf_cpu_merge,
+    .index_topk = lf_cpu_index_topk, .topk_merge = lf_cpu_topk_merge,
+    .attention = lf_cpu_attention, .merge = lf_cpu_merge,
     .route = lf_cpu_route, .experts = lf_cpu_experts, .combine = lf_cpu_combine,
     .logits_topk = lf_cpu_logits_topk, .logprob = lf_cpu_logprob,
 };

@@ -17,16 +17,16 @@ enum {
     LF_SLOTS = 6                           /* independent scratch areas of a thread */
 };
 
-typedef struct lf_scratch {
+typedef struct lf_cpu_area {
     void *p;
     size_t bytes;
-} lf_scratch;
+} lf_cpu_area;
 
 typedef struct lf_cpu {
     lf_dev dev;                            /* first: an lf_dev is this */
     int threads;
-    lf_scratch (*own)[LF_SLOTS];           /* [threads] */
-    lf_scratch shared[LF_SLOTS];           /* used outside parallel regions only */
+    lf_cpu_area (*own)[LF_SLOTS];           /* [threads] */
+    lf_cpu_area shared[LF_SLOTS];           /* used outside parallel regions only */
 } lf_cpu;
 
 static inline lf_cpu *lf_cpu_of(lf_dev *d)
@@ -89,12 +89,14 @@ void lf_cpu_window(lf_dev *d, lf_act *dst, const int64_t *dst_row, const lf_act 
 void lf_cpu_index_query(lf_dev *d, lf_act *q, int64_t m, int heads, int64_t width, const int64_t *pos,
                         const lf_rope *rope);
 void lf_cpu_scale(lf_dev *d, float *x, int64_t n, float s);
+void lf_cpu_round(lf_dev *d, lf_act *y, const float *x, int64_t n);
 void lf_cpu_add_ape(lf_dev *d, float *g, int64_t m, int64_t n, const float *ape, int ratio);
 void lf_cpu_compress(lf_dev *d, const lf_compress *c);
 void lf_cpu_row_pack(lf_dev *d, uint8_t *dst, const lf_act *x, int64_t m, int64_t width, lf_row_fmt fmt,
                      int transformed);
 void lf_cpu_row_unpack(lf_dev *d, lf_act *x, const uint8_t *src, int64_t m, int64_t width, lf_row_fmt fmt);
 void lf_cpu_index_topk(lf_dev *d, const lf_topk *t);
+void lf_cpu_topk_merge(lf_dev *d, int32_t *sel, const int32_t *cand, const float *score, int parts, int64_t m, int k);
 void lf_cpu_attention(lf_dev *d, const lf_attn *a);
 void lf_cpu_merge(lf_dev *d, lf_act *out, const lf_act *part, const float *lse, int parts, int64_t m, int heads,
                   const float *sink);
@@ -106,7 +108,8 @@ void lf_cpu_logits_topk(lf_dev *d, int32_t *ids, float *values, const float *log
 void lf_cpu_logprob(lf_dev *d, float *out, const float *logits, const uint32_t *next, int64_t m, int64_t vocab);
 
 /* The k largest of n scores, ties to the lower index, NaN last; idx ascending unless by_score (then best first).
- * key: scratch [n].  Returns how many there are: min(k, n). */
+ * key: scratch [n].  Returns how many there are: min(k, n).  The second form ranks rows that bring their own numbers. */
 int lf_cpu_select(int32_t *idx, const float *score, int64_t n, int k, int by_score, uint64_t *key);
+int lf_cpu_select_rows(int32_t *out, const int32_t *row, const float *score, int64_t n, int k, uint64_t *key);
 
 #endif

@@ -99,18 +99,39 @@ static void store_tile(lf_cpu *c, const lf_gemm *g, const float *tile, int64_t r
             out[i * g->ldo + j] = round ? lf_round_bf16(tile[i * LF_TILE_N + j]) : tile[i * LF_TILE_N + j];
 }
 
+typedef struct factors {
+    const float *a, *w;                    /* a tile's rows and a strip's weights, both [.., k] */
+    int64_t lda, k, n, part;               /* columns; strip width; columns of a part */
+} factors;
+
+/* out [LF_TILE_M, LF_TILE_N] = the sum over parts lo .. hi-1, pairwise; spare: room for the halves not yet added. */
+static void sum_parts(const factors *f, int lo, int hi, float *out, float *spare)
+{
+    if (hi - lo == 1) {
+        lf_cpu_abt(LF_TILE_M, f->n, f->part, f->a + lo * f->part, f->lda, f->w + lo * f->part, f->k, out, LF_TILE_N);
+        return;
+    }
+    sum_parts(f, lo, (lo + hi) / 2, out, spare);
+    sum_parts(f, (lo + hi) / 2, hi, spare, spare + LF_TILE_M * LF_TILE_N);
+    for (int64_t i = 0; i < LF_TILE_M; i++)
+        for (int64_t j = 0; j < f->n; j++)
+            out[i * LF_TILE_N + j] += spare[i * LF_TILE_N + j];
+}
+
 /* One strip of output columns times row tiles t0 .. t1-1. */
 static void strip(lf_cpu *c, const lf_gemm *g, const float *x, int64_t ldx, int64_t n0, int64_t t0, int64_t t1)
 {
     int64_t k = g->w->cols, n = lf_min(LF_TILE_N, g->w->rows - n0);
     float *w = lf_cpu_own(c, 0, sizeof(float) * (size_t)(n * k));
-    float *tile = lf_cpu_own(c, 2, sizeof(float) * LF_TILE_M * LF_TILE_N);
+    int parts = g->parts > 1 ? g->parts : 1;
+    float *tile = lf_cpu_own(c, 2, sizeof(float) * LF_TILE_M * LF_TILE_N * (size_t)(parts + 1));
 
     lf_cpu_expand(g->w, n0, n, w);
     for (int64_t t = t0; t < t1; t++) {
         int64_t r0 = t * LF_TILE_M, rows = lf_min(LF_TILE_M, g->m - r0), ld;
-        const float *a = tile_input(c, x + r0 * ldx, ldx, rows, k, &ld);
-        lf_cpu_abt(LF_TILE_M, n, k, a, ld, w, k, tile, LF_TILE_N);
+        factors f = { .a = tile_input(c, x + r0 * ldx, ldx, rows, k, &ld), .w = w, .k = k, .n = n, .part = k / parts };
+        f.lda = ld;
+        sum_parts(&f, 0, parts, tile, tile + LF_TILE_M * LF_TILE_N);
         store_tile(c, g, tile, r0, rows, n0, n);
     }
 }

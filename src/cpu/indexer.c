@@ -101,3 +101,29 @@ void lf_cpu_index_topk(lf_dev *d, const lf_topk *t)
         one_tile(&j);
     }
 }
+
+static void merge_row(lf_cpu *c, int32_t *sel, const int32_t *cand, const float *score, int parts, int64_t stride, int k)
+{
+    size_t most = (size_t)parts * (size_t)k;
+    int32_t *row = lf_cpu_own(c, 0, 4 * most);
+    float *value = lf_cpu_own(c, 1, 4 * most);
+    uint64_t *key = lf_cpu_own(c, 2, 8 * most);
+    int64_t n = 0;
+
+    for (int p = 0; p < parts; p++)
+        for (int j = 0; j < k && cand[p * stride + j] >= 0; j++) {
+            row[n] = cand[p * stride + j];
+            value[n++] = score[p * stride + j];
+        }
+    for (int j = lf_cpu_select_rows(sel, row, value, n, k, key); j < k; j++)
+        sel[j] = -1;
+}
+
+void lf_cpu_topk_merge(lf_dev *d, int32_t *sel, const int32_t *cand, const float *score, int parts, int64_t m, int k)
+{
+    lf_cpu *c = lf_cpu_of(d);
+
+#pragma omp parallel for num_threads(c->threads) schedule(static)
+    for (int64_t i = 0; i < m; i++)
+        merge_row(c, sel + i * k, cand + i * k, score + i * k, parts, m * k, k);
+}

@@ -137,3 +137,9 @@ void lf_cpu_scale(lf_dev *d, float *x, int64_t n, float s)
     for (int64_t i = 0; i < n; i++)
         x[i] *= s;
 }
+
+void lf_cpu_round(lf_dev *d, lf_act *y, const float *x, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++)
+        lf_f(y)[i] = lf_r(lf_cpu_of(d), x[i]);
+}

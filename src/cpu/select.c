@@ -70,16 +70,28 @@ static int lower_index_first(const void *a, const void *b)
     return x < y ? -1 : x > y;
 }
 
-int lf_cpu_select(int32_t *idx, const float *score, int64_t n, int k, int by_score, uint64_t *key)
+static int best(int32_t *idx, int64_t n, int k, int by_score, uint64_t *key)
 {
     int count = (int)lf_min(k, n);
 
-    for (int64_t i = 0; i < n; i++)
-        key[i] = key_of(score[i], i);
     if (count < n)
         part(key, n, count);
     qsort(key, (size_t)count, sizeof *key, by_score ? better_first : lower_index_first);
     for (int i = 0; i < count; i++)
         idx[i] = (int32_t)~(uint32_t)key[i];
     return count;
+}
+
+int lf_cpu_select(int32_t *idx, const float *score, int64_t n, int k, int by_score, uint64_t *key)
+{
+    for (int64_t i = 0; i < n; i++)
+        key[i] = key_of(score[i], i);
+    return best(idx, n, k, by_score, key);
+}
+
+int lf_cpu_select_rows(int32_t *out, const int32_t *row, const float *score, int64_t n, int k, uint64_t *key)
+{
+    for (int64_t i = 0; i < n; i++)
+        key[i] = key_of(score[i], row[i]);
+    return best(out, n, k, 0, key);
 }
