@@ -16,6 +16,9 @@ static void err_set(lf_err *err, const char *fmt, va_list ap)
 
     if (n >= (int)sizeof err->text)
         strcpy(err->text + sizeof err->text - 4, "...");
+    for (char *p = err->text; *p; p++)         /* what is quoted from a file may hold anything: an error is one line */
+        if ((unsigned char)*p < 0x20 || *p == 0x7f)
+            *p = ' ';
 }
 
 int lf_fail(lf_err *err, const char *fmt, ...)

@@ -19,7 +19,8 @@ typedef struct lf_err {
     char text[1024];                       /* always terminated; empty = no error */
 } lf_err;
 
-/* Fill err and return -1, so that `return lf_fail(err, ...)` reads well.  Too long a text is cut, ending in "...". */
+/* Fill err and return -1, so that `return lf_fail(err, ...)` reads well.  Too long a text is cut, ending in "...";
+ * control characters become spaces. */
 int lf_fail(lf_err *err, const char *fmt, ...) LF_PRINTF(2, 3);
 
 /* Put "<context>: " in front of the text already there and return -1: for callers that know more of the place. */

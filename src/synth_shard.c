@@ -27,6 +27,16 @@ static void add_entry(json_t *header, const char *name, lf_dtype dtype, int ndim
     json_object_set_new(header, name, entry);
 }
 
+/* The checkpoint's id is taken from headers: the seed in them tells weights of one shape apart. */
+static void add_metadata(json_t *header, const lf_synth_options *o)
+{
+    char seed[32];
+
+    snprintf(seed, sizeof seed, "%llu", (unsigned long long)o->seed);
+    json_object_set_new(header, "__metadata__",
+                        json_pack("{s:s, s:s}", "format", "pt", "seed", o->sparse ? "none" : seed));
+}
+
 /* The 8 length bytes and the JSON, padded with spaces so that the data begin at a multiple of 8. */
 static char *make_header(const lf_synth_plan *p, int shard, size_t *bytes)
 {
@@ -35,7 +45,7 @@ static char *make_header(const lf_synth_plan *p, int shard, size_t *bytes)
     lf_dtype dtype;
     int64_t shape[2], scale[2];
 
-    json_object_set_new(header, "__metadata__", json_pack("{s:s}", "format", "pt"));
+    add_metadata(header, p->o);
     for (int64_t i = p->first[shard]; i < p->first[shard + 1]; i++) {
         const lf_synth_place *q = &p->place[i];
         lf_synth_plan_item(p, i, &item);
