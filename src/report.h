@@ -23,7 +23,7 @@ typedef struct lf_report_row {
     int rank;                              /* of the dp group's first rank; -1: none took it */
     lf_report_status status;
     double ttft_s;                         /* dispatch to last-token logits in host memory, max over the ranks */
-    double compute_s;                      /* the pass, first operation to last */
+    double compute_s;                      /* the pass, first operation to last; of a shared pass, by tokens */
     double durable_s;                      /* dispatch to the file's final name */
     int64_t file_bytes;
 } lf_report_row;

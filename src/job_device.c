@@ -1,0 +1,120 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
+#include "job.h"
+
+#include <sched.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* ---- threads ---- */
+
+enum { CORE_WORDS = CPU_SETSIZE / 64 };
+
+/* Where a rank runs and on which cores it may: what ranks exchange to share the cores of a node. */
+typedef struct seat {
+    int64_t node;                          /* hash of the host's name */
+    int64_t core[CORE_WORDS];              /* bits */
+} seat;
+
+static seat seat_mine(void)
+{
+    char host[256] = "";
+    cpu_set_t set;
+    seat s = { 0 };
+
+    gethostname(host, sizeof host - 1);
+    for (const char *c = host; *c; c++)
+        s.node = (int64_t)((uint64_t)s.node * 1099511628211u ^ (unsigned char)*c);
+    if (sched_getaffinity(0, sizeof set, &set))
+        return s;
+    for (int i = 0; i < CPU_SETSIZE; i++)
+        if (CPU_ISSET(i, &set))
+            s.core[i / 64] |= (int64_t)(1ull << (i % 64));
+    return s;
+}
+
+/* A core that k ranks may use counts 1/k: ranks bound to cores of their own get these, unbound ones share. */
+static int share_of(const seat *all, int ranks, const seat *mine)
+{
+    double share = 0;
+
+    for (int i = 0; i < CPU_SETSIZE; i++) {
+        int sharing = 0;
+        if (!(mine->core[i / 64] >> (i % 64) & 1))
+            continue;
+        for (int r = 0; r < ranks; r++)
+            sharing += all[r].node == mine->node && (all[r].core[i / 64] >> (i % 64) & 1);
+        share += 1.0 / (sharing ? sharing : 1);
+    }
+    return share < 1 ? 1 : (int)(share + 1e-6);
+}
+
+int lf_job_threads(lf_job *j, int *threads, lf_err *err)
+{
+    const char *asked = getenv("OMP_NUM_THREADS");
+    int words = (int)(sizeof(seat) / sizeof(int64_t));
+    seat *send = lf_alloc((size_t)j->world * sizeof *send), *all = lf_alloc((size_t)j->world * sizeof *all);
+
+    for (int r = 0; r < j->world; r++)
+        send[r] = seat_mine();
+    int bad = lf_coll_counts(j->control.world, (int64_t *)all, (const int64_t *)send, words, err);
+    *threads = asked && atoi(asked) > 0 ? atoi(asked) : share_of(all, j->world, &send[0]);
+    free(send);
+    free(all);
+    return bad;
+}
+
+/* ---- device, engine ---- */
+
+static int engine_open(lf_job *j, lf_err *err)
+{
+    lf_engine_setup s = { .model = &j->model, .checkpoint = j->checkpoint, .topo = &j->topo,
+                          .kv_dtype = j->kv_dtype, .logits = j->want };
+
+    if (lf_cpu_open(&j->dev, &j->model, (lf_numerics)j->o->numerics, j->threads, err))
+        return -1;
+    s.dev = j->dev;
+    return lf_engine_open(&j->engine, &s, err);
+}
+
+int lf_job_open(lf_job *j, lf_err *err)
+{
+    double t = lf_now();
+
+    if (lf_job_threads(j, &j->threads, err) || lf_topo_open(&j->topo, &j->grid, err))
+        return -1;
+    j->topo_open = 1;
+    if (lf_job_any(j, engine_open(j, err), err))
+        return -1;
+    j->load_s = lf_now() - t;
+    return 0;
+}
+
+static void job_free(lf_job *j)
+{
+    lf_job_plan_free(&j->plan);
+    lf_results_close(j->results);
+    lf_requests_free(&j->requests);
+    lf_checkpoint_close(j->checkpoint);
+    lf_model_free(&j->model);
+    free(j->skip);
+    free(j->skip_bytes);
+    for (int64_t i = 0; i < j->records; i++)
+        free(j->why[i]);
+    free(j->record);
+    free(j->why);
+}
+
+void lf_job_close(lf_job *j)
+{
+    lf_engine_close(j->engine);
+    lf_dev_close(j->dev);
+    if (j->topo_open)
+        lf_topo_close(&j->topo);
+    if (j->control_open)
+        lf_topo_close(&j->control);
+    job_free(j);
+}

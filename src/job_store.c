@@ -1,0 +1,151 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifdef HAVE_CONFIG_H
+#include "config.h"
+#endif
+
+#include "job_store.h"
+#include "kvindex.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+#ifndef PACKAGE_VERSION
+#define PACKAGE_VERSION "0"
+#endif
+
+char *lf_job_relative(const char *id)
+{
+    char *name = lf_kvindex_name(id), *path = lf_printf("kv/%s.h5", name);
+
+    free(name);
+    return path;
+}
+
+lf_kv_meta lf_job_meta(const lf_job *j, int64_t request)
+{
+    const lf_request *r = &j->requests.v[request];
+    int text = r->source == LF_FROM_TEXT || r->source == LF_FROM_TEXT_FILE;
+
+    return (lf_kv_meta){
+        .custom_id = r->id,
+        .num_tokens = r->tokens,
+        .numerics = (lf_numerics)j->o->numerics,
+        .kv_dtype = j->kv_dtype,
+        .model = &j->model,
+        .weights_id = lf_checkpoint_id(j->checkpoint),
+        .tokenizer_sha256 = text ? j->tokenizer_sha256 : NULL,
+        .producer = "longfill " PACKAGE_VERSION,
+        .logits = j->want,
+    };
+}
+
+lf_job_file *lf_job_file_new(lf_job *j, int64_t request, double dispatched)
+{
+    lf_job_file *f = lf_alloc(sizeof *f);
+
+    f->job = j;
+    f->request = request;
+    f->dispatched = dispatched;
+    f->ttft_s = f->compute_s = NAN;
+    f->meta = lf_job_meta(j, request);
+    f->path = lf_kvindex_path(j->o->output, f->meta.custom_id);
+    return f;
+}
+
+/* ---- on the writer's thread ---- */
+
+static int file_create(void *ctx, void *what, void **file, lf_err *err)
+{
+    lf_job *j = ctx;
+    lf_job_file *f = what;
+
+    if (lf_kvfile_create(&f->kv, f->path, &f->meta, err))
+        return -1;
+    if (lf_kvfile_put_tokens(f->kv, j->requests.v[f->request].ids, err)) {
+        lf_kvfile_abandon(f->kv);
+        return -1;
+    }
+    *file = f;
+    return 0;
+}
+
+static int file_rows(void *file, int layer, lf_kv_part part, int64_t row0, int64_t rows, const void *packed,
+                     size_t bytes, lf_err *err)
+{
+    (void)bytes;
+    return lf_kvfile_put(((lf_job_file *)file)->kv, layer, part, row0, rows, packed, err);
+}
+
+static int file_logits(void *file, lf_logits_kind kind, int64_t row0, int64_t rows, const void *data,
+                       size_t bytes, lf_err *err)
+{
+    (void)bytes;
+    return lf_kvfile_put_logits(((lf_job_file *)file)->kv, kind, row0, rows, data, err);
+}
+
+static int file_finish(void *file, lf_err *err)
+{
+    lf_job_file *f = file;
+
+    return lf_kvfile_finish(f->kv, &f->file_bytes, err);
+}
+
+static void file_drop(void *file)
+{
+    lf_kvfile_abandon(((lf_job_file *)file)->kv);
+}
+
+static void record_add(lf_job *j, const lf_job_file *f, const lf_written *w, const lf_err *broken)
+{
+    double now = lf_now();
+
+    pthread_mutex_lock(&j->lock);
+    j->why[j->records] = w->failed ? lf_strdup(w->why) : NULL;
+    j->record[j->records++] = (lf_job_record){
+        .request = f->request,
+        .rank = j->rank,
+        .failed = w->failed,
+        .file_bytes = w->failed ? 0 : (int64_t)f->file_bytes,
+        .ttft_s = f->ttft_s,
+        .compute_s = f->compute_s,
+        .durable_s = w->failed ? NAN : now - f->dispatched,
+        .write_s = w->seconds,
+        .end_s = now - j->loop,
+    };
+    if (broken->text[0] && !j->broken.text[0])
+        j->broken = *broken;
+    pthread_mutex_unlock(&j->lock);
+}
+
+/* The file is durable: now its line may say so. */
+static void file_done(void *ctx, void *what, const lf_written *w)
+{
+    lf_job *j = ctx;
+    lf_job_file *f = what;
+    lf_result line = lf_job_result(j, f->request);
+    char *relative = lf_job_relative(line.custom_id);
+    lf_err broken = { "" };
+
+    line.write_s = w->seconds;
+    line.status = w->failed ? LF_STATUS_FAILED : LF_STATUS_OK;
+    if (w->failed) {
+        line.error = w->why;
+    } else {
+        line.path = relative;
+        line.bytes = (int64_t)f->file_bytes;
+        line.ttft_s = f->ttft_s;
+        line.compute_s = f->compute_s;
+        line.durable_s = lf_now() - f->dispatched;
+    }
+    if (lf_results_append(j->results, &line, &broken) == 0)
+        broken.text[0] = 0;
+    record_add(j, f, w, &broken);
+    free(relative);
+    free(f->path);
+    free(f);
+}
+
+lf_writer_store lf_job_store(lf_job *j)
+{
+    return (lf_writer_store){ j, file_create, file_rows, file_logits, file_finish, file_drop, file_done };
+}

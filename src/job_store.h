@@ -1,0 +1,34 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * job_store: what becomes of a prompt's rows: its KV file, then its line in results.jsonl.  Floor 6, private to job_*.c.
+ * The store runs on the writer's thread; a flight is made by the computing thread and freed when its line is written.
+ */
+#ifndef LF_JOB_STORE_H
+#define LF_JOB_STORE_H
+
+#include "job.h"
+#include "kvfile.h"
+
+typedef struct lf_job_file {
+    lf_job *job;
+    int64_t request;
+    char *path;                            /* OUT/kv/<name>.h5 */
+    double dispatched;                     /* lf_now() */
+    double ttft_s, compute_s;              /* set before the file's end */
+    lf_kv_meta meta;
+    lf_kvfile *kv;
+    uint64_t file_bytes;
+} lf_job_file;
+
+/* Not collective. */
+lf_job_file *lf_job_file_new(lf_job *j, int64_t request, double dispatched);
+lf_writer_store lf_job_store(lf_job *j);
+
+/* Who and what the request's KV file is: what resuming compares. */
+lf_kv_meta lf_job_meta(const lf_job *j, int64_t request);
+/* A line of results.jsonl with what is known beforehand. */
+lf_result lf_job_result(const lf_job *j, int64_t request);
+/* "kv/<name>.h5", owned by the caller. */
+char *lf_job_relative(const char *id);
+
+#endif
