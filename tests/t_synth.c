@@ -282,6 +282,30 @@ static void check_files(void)
     free(one);
 }
 
+/* data/tiny was made by `longfill synth --preset nano --set vocab_size=512 --seed 1`. */
+static void check_tiny(void)
+{
+    static const char *const files[] = { "config.json", "model-00001-of-00001.safetensors",
+                                         "model.safetensors.index.json" };
+    static const char *const set[] = { "vocab_size=512" };
+    const char *srcdir = getenv("srcdir");
+    lf_err err = { "" };
+
+    TAP_CHECK(synthdir_write("tiny", (lf_synth_options){ .seed = 1, .set = set, .sets = 1 }, &err) == 0,
+              "the model of data/tiny is made again %s", err.text);
+    for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
+        char *path = lf_printf("%s/../data/tiny/%s", srcdir ? srcdir : ".", files[i]), *text = NULL;
+        char want[65] = "", got[65];
+        size_t bytes = 0;
+        if (lf_file_read(path, 1 << 28, &text, &bytes, &err) == 0)
+            lf_sha256_hex(text, bytes, want);
+        digest_of("tiny", files[i], got);
+        TAP_CHECK(want[0] && strcmp(want, got) == 0, "its %s is the same, byte for byte", files[i]);
+        free(text);
+        free(path);
+    }
+}
+
 static void check_sparse(void)
 {
     char *dir = synthdir_path("sparse");
@@ -343,6 +367,7 @@ int main(void)
     check_fp4();
     check_experts();
     check_files();
+    check_tiny();
     check_sparse();
     check_directory();
     synthdir_remove();
