@@ -135,8 +135,8 @@ int lf_kvindex_check_names(int64_t n, const char *const *ids, lf_err *err)
     qsort(v, (size_t)n, sizeof *v, named_order);
     for (int64_t i = 1; i < n && !rc; i++) {
         if (named_order(&v[i - 1], &v[i]) == 0)
-            rc = lf_fail(err, "the ids \"%.200s\" and \"%.200s\" would share the file name kv/%s.h5; rename one", v[i - 1].id,
-                         v[i].id, v[i].name);
+            rc = lf_fail(err, "the ids \"%.200s\" and \"%.200s\" would share the file name kv/%s.h5; rename one",
+                         v[i - 1].id, v[i].id, v[i].name);
     }
     for (int64_t i = 0; i < n; i++)
         free(v[i].name);
@@ -180,8 +180,8 @@ static int identity_check(const char *path, const lf_kv_meta *file, const lf_kv_
     if (!a || !b)
         rc = lf_fail(err, "%s: custom_id or an identity is not UTF-8", path);
     else if (strcmp(a, b) && first_difference(a, b, &key, &in_a, &in_b, &hold))
-        rc = lf_fail(err, "%s is there with %s %.160s, and this run has %.160s; give --overwrite to replace it, or another "
-                     "-o/--output", path, key, in_a ? in_a : "none", in_b ? in_b : "none");
+        rc = lf_fail(err, "%s is there with %s %.160s, and this run has %.160s; give --overwrite to replace it, "
+                     "or another -o/--output", path, key, in_a ? in_a : "none", in_b ? in_b : "none");
     json_decref(hold);
     free(in_a);
     free(in_b);
@@ -201,17 +201,12 @@ static int tokens_check(lf_kvread *r, const char *path, const uint32_t *ids, int
     lf_kv_page_hash(ids, n, want);
     for (int64_t i = 0; i < pages && !rc; i++) {
         if (memcmp(want + 32 * i, have + 32 * i, 32))
-            rc = lf_fail(err, "%s is there with other tokens (from %lld on, within 256); give --overwrite to replace it, or "
-                         "another -o/--output", path, (long long)i * LF_PAGE);
+            rc = lf_fail(err, "%s is there with other tokens (from %lld on, within 256); give --overwrite to replace "
+                         "it, or another -o/--output", path, (long long)i * LF_PAGE);
     }
     free(want);
     free(have);
     return rc;
-}
-
-static void replace(lf_kvfound *found, const lf_err *why)
-{
-    snprintf(found->why, sizeof found->why, "%s", why->text);
 }
 
 static int found_check(const char *path, const lf_kv_meta *meta, const uint32_t *ids, lf_kv_check how,
@@ -222,7 +217,7 @@ static int found_check(const char *path, const lf_kv_meta *meta, const uint32_t 
     int unreadable = 0;
 
     if (lf_kvread_open(&r, path, err)) {
-        replace(found, err);
+        found->why = *err;
         return 0;
     }
     int rc = identity_check(path, lf_kvread_meta(r), meta, err);
@@ -231,7 +226,7 @@ static int found_check(const char *path, const lf_kv_meta *meta, const uint32_t 
         if (!damaged)
             rc = tokens_check(r, path, ids, &unreadable, err);
         if (damaged || unreadable) {
-            replace(found, err);
+            found->why = *err;
             rc = 0;
         } else {
             found->skip = !rc;

@@ -15,8 +15,9 @@
 int lf_kvindex_prepare(const char *out, lf_err *err);
 
 /* The file name, without ".h5", that an id always gets: the id itself when it is 1 to 100 characters of a-z 0-9 . _ -
- * beginning with a-z, 0-9 or _ and not ending in a point; otherwise its characters with the others as _, cut, and "~" with 12 hexadecimal digits of
- * the id's sha256.  Names of different ids differ, in letters of either case too.  Owned by the caller. */
+ * beginning with none of . - and not ending in a point; otherwise its characters with the others as _, cut, and "~"
+ * with 12 hexadecimal digits of the id's sha256.  Names of different ids differ, where case does not count too.
+ * Owned by the caller. */
 char *lf_kvindex_name(const char *id);
 char *lf_kvindex_path(const char *out, const char *id);               /* OUT/kv/<name>.h5 */
 char *lf_kvindex_part_path(const char *out, const char *id, int writer); /* OUT/kv/<name>.parts/rNNNN.h5 */
@@ -27,7 +28,7 @@ int lf_kvindex_check_names(int64_t n, const char *const *ids, lf_err *err);
 typedef struct lf_kvfound {
     int skip;                              /* 1: the file is there, whole and the same; 0: the prompt is to be run */
     uint64_t bytes;                        /* its size, when skip */
-    char why[512];                         /* not empty: what is there is unusable and will be replaced, and why */
+    lf_err why;                            /* not empty: what is there is unusable and will be replaced, and why */
 } lf_kvfound;
 
 /* What to do about the prompt of `meta` with these tokens.  A stale .part of it is removed.  The file is checked as

@@ -51,9 +51,10 @@ static int64_t tail_length(int fd, int64_t size)
         int64_t n = end < (int64_t)sizeof block ? end : (int64_t)sizeof block;
         if (size - end > TAIL_LIMIT || read_at(fd, block, (size_t)n, end - n))
             return -1;
-        const char *nl = memrchr(block, '\n', (size_t)n);
-        if (nl)
-            return size - (end - n + (nl - block) + 1);
+        for (int64_t i = n; i > 0; i--) {
+            if (block[i - 1] == '\n')
+                return size - (end - n + i);
+        }
         end -= n;
     }
     return size;

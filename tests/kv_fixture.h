@@ -190,4 +190,60 @@ static inline int fixture_verify(const char *path, lf_kv_report *report, lf_err 
     return rc;
 }
 
+static inline int fixture_read(lf_kvread *r, int64_t number, int64_t row0, int64_t rows, void *out, lf_err *err)
+{
+    const lf_kv_meta *m = lf_kvread_meta(r);
+    int64_t logits = lf_kv_logits_number(m, LF_LOGITS_LAST), per = (int64_t)m->model->layers * LF_PARTS;
+
+    if (number == logits)
+        return lf_kvread_logits(r, LF_LOGITS_LAST, 0, 1, out, err);
+    if (number > logits)
+        return lf_kvread_logits(r, (lf_logits_kind)(number - logits), row0, rows, out, err);
+    return lf_kvread_rows(r, number / per * m->frontier, (int)(number % per / LF_PARTS),
+                          (lf_kv_part)(number % LF_PARTS), row0, rows, out, err);
+}
+
+/* Tables of the file that are not as fixture_row makes them. */
+static inline int fixture_differs(lf_kvread *r)
+{
+    const lf_kv_meta *m = lf_kvread_meta(r);
+    lf_kv_table t;
+    lf_err err;
+    int bad = 0;
+
+    for (int64_t i = 0; i < lf_kv_tokens_number(m); i++) {
+        if (!lf_kv_table_at(m, i, &t))
+            continue;
+        uint8_t *want = fixture_rows(&t, i, 0, t.rows), *have = lf_alloc(t.row_bytes * (size_t)t.rows);
+        int rc = fixture_read(r, i, 0, t.rows, have, &err);
+        bad += rc || memcmp(want, have, t.row_bytes * (size_t)t.rows);
+        free(want);
+        free(have);
+    }
+    return bad;
+}
+
+static inline int fixture_tokens_differ(lf_kvread *r)
+{
+    const lf_kv_meta *m = lf_kvread_meta(r);
+    uint32_t *ids = lf_alloc(4 * (size_t)m->num_tokens);
+    lf_err err;
+    int bad = lf_kvread_tokens(r, 0, m->num_tokens, ids, &err) != 0;
+
+    for (int64_t i = 0; i < m->num_tokens; i++)
+        bad += ids[i] != fixture_token(m, i);
+    free(ids);
+    return bad;
+}
+
+static inline int fixture_same_meta(const lf_kv_meta *a, const lf_kv_meta *b)
+{
+    char *x = lf_kv_identity(a, 1), *y = lf_kv_identity(b, 1);
+    int same = !strcmp(x, y);
+
+    free(x);
+    free(y);
+    return same;
+}
+
 #endif
