@@ -9,13 +9,15 @@
 #include <stdlib.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
+#include <unistd.h>
 
-static int take_directory(const char *dir, lf_err *err)
+static int take_directory(const char *dir, int *made, lf_err *err)
 {
     const struct dirent *e;
     const char *other = NULL;
 
-    if (mkdir(dir, 0777) == 0)
+    *made = mkdir(dir, 0777) == 0;
+    if (*made)
         return 0;
     if (errno != EEXIST)
         return lf_fail(err, "cannot make the directory %s: %s", dir, strerror(errno));
@@ -85,6 +87,35 @@ static int write_files(const lf_synth_plan *p, const char *dir, const char *conf
     return rc;
 }
 
+/* The directory was empty, or not there: so it is again. */
+static void undo(const lf_synth_plan *p, const char *dir, int made)
+{
+    char name[64];
+
+    for (int s = 0; s <= p->shards; s++) {
+        snprintf(name, sizeof name, "model.safetensors.index.json");
+        if (s < p->shards)
+            lf_synth_shard_name(p, s, name);
+        char *path = lf_printf("%s/%s", dir, name);
+        unlink(path);
+        free(path);
+    }
+    if (made)
+        rmdir(dir);
+}
+
+static int write_directory(const lf_synth_plan *p, const char *dir, const char *config, lf_err *err)
+{
+    int made;
+
+    if (take_directory(dir, &made, err))
+        return -1;
+    if (check_space(p, dir, err) == 0 && write_files(p, dir, config, err) == 0)
+        return 0;
+    undo(p, dir, made);
+    return -1;
+}
+
 /* The config was checked: expert_dtype is fp4, fp8, bf16 or not there. */
 static lf_store expert_store(const char *config)
 {
@@ -114,11 +145,7 @@ int lf_synth_write(const char *dir, const lf_synth_options *o, lf_err *err)
     if (rc == 0) {
         rc = lf_synth_plan_make(&p, &m, o, expert_store(config), err);
         if (rc == 0)
-            rc = take_directory(dir, err);
-        if (rc == 0)
-            rc = check_space(&p, dir, err);
-        if (rc == 0)
-            rc = write_files(&p, dir, config, err);
+            rc = write_directory(&p, dir, config, err);
         lf_synth_plan_free(&p);
     }
     lf_model_free(&m);

@@ -27,7 +27,7 @@ int lf_synth_config(const lf_synth_options *o, char **text, lf_err *err);
 
 /* Writes config.json, the index and the shards into dir, which is made, or is there and empty; anything else is
  * refused.  Needs memory for 128 rows of the widest tensor, and disk space, which is checked first.  config.json is
- * written last: a directory that has one is whole. */
+ * written last: a directory that has one is whole.  A failure leaves the directory as it was. */
 int lf_synth_write(const char *dir, const lf_synth_options *o, lf_err *err);
 
 /* Values [first, first + n) of a floating tensor, before it is rounded to the type it is stored in. */

@@ -3,6 +3,8 @@
 #include "synthdir.h"
 #include "tap.h"
 
+#include <signal.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -352,6 +354,20 @@ static void check_directory(void)
     path = synthdir_path("refused");
     TAP_CHECK(stat(path, &st) == -1, "leave no directory behind");
     free(path);
+    static const char *const wide[] = { "vocab_size=4096" };
+    struct rlimit was, low;
+    getrlimit(RLIMIT_FSIZE, &was);
+    low = was;
+    low.rlim_cur = 200000;
+    signal(SIGXFSZ, SIG_IGN);
+    char *gone = synthdir_path("gone");
+    setrlimit(RLIMIT_FSIZE, &low);
+    int rc = synthdir_write("gone", (lf_synth_options){ .shard_size = 150000, .set = wide, .sets = 1 }, &err);
+    setrlimit(RLIMIT_FSIZE, &was);
+    TAP_CHECK(rc == -1 && strstr(err.text, "model-00001-of-") && strstr(err.text, "File too large"),
+              "a file that cannot be written: %s", err.text);
+    TAP_CHECK(stat(gone, &st) == -1, "leaves nothing behind");
+    free(gone);
     free(file);
     free(dir);
 }
