@@ -5,9 +5,9 @@
  * One thread of a process calls this module (HDF5 is not called from two).
  *
  * Checksums.  A dataset of one chunk or less carries an attribute `crc32c`; a larger one is chunked by rows, names
- * their number in an attribute `rows_per_chunk` and has a dataset <name>_crc32c u32 [chunks] beside it.  A checksum is
- * CRC-32C over the rows of the chunk that exist (no padding), as they are stored: little-endian, row after row, bf16 as its
- * two bytes.  In Python:
+ * their number in an attribute `rows_per_chunk` and has a dataset <name>_crc32c u32 [chunks] beside it.  A checksum
+ * is CRC-32C over the rows of the chunk that exist (no padding), as they are stored: little-endian, row after row,
+ * bf16 as its two bytes.  In Python:
  *     x = ds[i * rows : (i + 1) * rows]
  *     if x.dtype == "f4" and ds.id.get_type().get_size() == 2: x = (x.view("<u4") >> 16).astype("<u2")     # bf16
  *     crc32c(x.tobytes())

@@ -76,8 +76,9 @@ void lf_kv_page_hash(const uint32_t *ids, int64_t tokens, uint8_t *out);
 void lf_kv_logits_text(const lf_logits_want *w, char text[64]);
 int lf_kv_logits_parse(const char *text, lf_logits_want *w);  /* -1: not such a text */
 
-/* The identity as compact JSON with a fixed order of keys; `all`: with producer, created and the config's text, which
- * is what a file holds in its attribute `identity`; otherwise what resuming compares.  NULL when a text is not UTF-8. */
+/* The identity as compact JSON with a fixed order of keys; `all`: with producer, created and the config's text,
+ * which is what a file holds in its attribute `identity`; otherwise what resuming compares.  NULL when a text is not
+ * UTF-8.  Owned by the caller. */
 char *lf_kv_identity(const lf_kv_meta *m, int all);
 
 #endif

@@ -129,7 +129,8 @@ static void damaged_anywhere(void)
         if (lf_kvread_open(&r, x.path, &err) || lf_kvread_verify(r, LF_CHECK_BYTES, &report, &err)) {
             found++;
         } else {
-            TAP_QUIET(bad, fixture_same_meta(&x.meta, lf_kvread_meta(r)) && !fixture_differs(r) && !fixture_tokens_differ(r),
+            TAP_QUIET(bad, fixture_same_meta(&x.meta, lf_kvread_meta(r)) && !fixture_differs(r) &&
+                      !fixture_tokens_differ(r),
                       "byte %d changes what is read, unnoticed", (int)at);
         }
         lf_kvread_close(r);
@@ -153,7 +154,8 @@ static void truncated(void)
         TAP_QUIET(bad, !truncate(x.path, st.st_size * (12 - i) / 12), "truncate");
         TAP_QUIET(bad, fixture_verify(x.path, &report, &err), "cut to %d/12", 12 - i);
     }
-    TAP_CHECK(!truncate(x.path, 0) && fixture_verify(x.path, &report, &err), "an empty file is refused: %s", err.text);
+    TAP_CHECK(!truncate(x.path, 0) && fixture_verify(x.path, &report, &err), "an empty file is refused: %s",
+              err.text);
     TAP_CHECK(bad == 0, "a file cut anywhere is refused");
     fixture_end(&x);
 }

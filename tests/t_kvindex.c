@@ -112,7 +112,8 @@ static void prepare(void)
     char *dir = temporary(), *out = lf_printf("%s/a/b/c", dir), *kv = lf_printf("%s/kv", out);
     char *file = lf_printf("%s/file", dir);
 
-    TAP_CHECK(!lf_kvindex_prepare(out, &err) && !stat(kv, &st) && S_ISDIR(st.st_mode), "made with parents %s", err.text);
+    TAP_CHECK(!lf_kvindex_prepare(out, &err) && !stat(kv, &st) && S_ISDIR(st.st_mode), "made with parents %s",
+              err.text);
     TAP_CHECK(!lf_kvindex_prepare(out, &err), "twice is fine");
     lf_file_replace(file, "x", 1, &err);
     TAP_CHECK(lf_kvindex_prepare(file, &err) && strstr(err.text, "not a directory"), "refused: %s", err.text);
