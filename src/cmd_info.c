@@ -129,7 +129,8 @@ static void print_storage(const info *x)
     if (m->frontier)
         printf("%-14s every %lld tokens, %lld in all, %s\n", "frontiers", (long long)m->frontier,
                (long long)lf_kv_frontiers(m), lf_human_bytes(c, (double)x->frontier_bytes));
-    printf("layers of kind  layers  ratio  window rows   compressed        index        state  (rows a layer)\n");
+    printf("  %-6s %6s %6s %12s %12s %12s %12s  %s\n", "kind", "layers", "ratio", "swa", "compressed", "index", "state",
+           "(rows a layer; bytes of all)");
     for (int k = 0; k < KINDS; k++)
         print_kind(x, (lf_kind)k);
 }
@@ -212,6 +213,8 @@ static json_t *info_json(const info *x)
     if (!j)
         return NULL;
     json_object_del(j, "config");
+    if (!x->meta->tokenizer_sha256)
+        json_object_set_new(j, "tokenizer_sha256", json_null());
     json_t *path = json_string(x->path);
     json_object_set_new(j, "file", path ? path : json_null());
     json_object_set_new(j, "complete", json_true());
