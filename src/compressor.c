@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The compressors of a layer over a sharded prompt.   Source: model.md, "Compressor"; engine.md, "One layer on one rank".
+ * The compressors of a layer over a sharded prompt.   Source: model.md, "Compressor"; engine.md,
+ * "One layer on one rank".
  *
- * A ratio-4 entry pools its own block and the one before it.  Inside a run the one before is at hand; the first entry of
- * a run waits until the halo exchange has brought it from its owner.
+ * A ratio-4 entry pools its own block and the one before it.  Inside a run the one before is at hand; the first entry
+ * of a run waits until the halo exchange has brought it from its owner.
  */
 #include "pass.h"
 

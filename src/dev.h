@@ -56,8 +56,9 @@ typedef struct lf_gemm {
     lf_gemm_out kind;                      /* activations (rounded), or float32 as accumulated */
     int plain;                             /* released numerics too: do not quantise the input (wo_a) */
     int parts;                             /* > 1: the columns are that many equal ranges; each is summed by itself, and
-                                            * ranges lo .. hi-1 as (lo .. mid-1) + (mid .. hi-1), mid = (lo + hi) / 2, so that
-                                            * tp ranks that own whole halves add up to the same bits (exact numerics) */
+                                            * ranges lo .. hi-1 as (lo .. mid-1) + (mid .. hi-1), mid = (lo + hi) / 2,
+                                            * so that tp ranks that own whole halves add up to the same bits (exact
+                                            * numerics) */
 } lf_gemm;
 
 /* mHC weights of one sublayer, or of the head: fn [(2+n)n or n, nD], scale [3 or 1], base [(2+n)n or n]. */
@@ -67,7 +68,7 @@ typedef struct lf_hc {
 } lf_hc;
 
 typedef struct lf_attn {
-    lf_act *out;                           /* [queries, heads, d], with the inverse rotation not yet applied */
+    lf_act *out;                           /* [queries, heads, d], not yet rotated back; rounded unless lse is wanted */
     const lf_act *q;                       /* [queries, heads, d] */
     int64_t queries, pos0;                 /* positions pos0 .. pos0+queries-1 of one sequence */
     int heads;

@@ -154,7 +154,8 @@ static void ask_pool(wants *w, lf_pass *p, lf_pool *k, int64_t width, int index)
     const lf_shard *s = p->mine;
     lf_row_fmt fmt = index ? p->engine->index_fmt : p->engine->row_fmt;
     size_t row = lf_row_bytes(p->model, fmt, width);
-    int64_t runs = s->runs, own = lf_share_entry0(s, s->runs, 4), all = p->merge ? own : lf_pass_entry0(p, s->sequences, 4);
+    int64_t runs = s->runs, own = lf_share_entry0(s, s->runs, 4);
+    int64_t all = p->merge ? own : lf_pass_entry0(p, s->sequences, 4);
 
     k->width = width;
     k->open_floats = width * (index ? 6 : 127);

@@ -37,13 +37,13 @@ typedef struct lf_tiling {
 /* The buffers of one compressor, reused by every layer.  w = channels of an entry, a w = channels of a u or g row. */
 typedef struct lf_pool {
     int64_t width;
-    float *head_u, *head_g;                /* [runs, 4, 2w]: the first block of each run, waiting for the one before it */
+    float *head_u, *head_g;                /* [runs, 4, 2w]: the first block of each run, waiting for the one before */
     float *tail_u, *tail_g;                /* [runs, 4, w]: the last complete block of each run, its first channels */
     float *prev_u, *prev_g;                /* [runs, 4, w]: the block before each run, from its owner */
     float *open_u, *open_g;                /* [sequences, open_floats]: the open block of sequences that end here */
     int64_t open_floats;                   /* the larger of 127 rows of w and 3 rows of 2w; index: 3 rows of 2w */
     uint8_t *mine, *all;                   /* packed entries: this rank's, and every rank's in rank order */
-    lf_act *rows;                          /* gather: [entries of all sequences, w]; merge: this rank's, run after run */
+    lf_act *rows;                          /* gather: [entries of all sequences, w]; merge: this rank's, run by run */
 } lf_pool;
 
 struct lf_engine {

@@ -145,8 +145,10 @@ static int attention(loader *l, lf_layer *y, const char *prefix, const lf_grid *
     char index[160];
 
     snprintf(index, sizeof index, "%sindexer.", prefix);
-    if (matrix(l, &y->wq_a, prefix, "wq_a", m->q_rank, m->hidden) || vector(l, &y->q_norm, prefix, "q_norm.weight", m->q_rank) ||
-        matrix(l, &y->wq_b, prefix, "wq_b", m->heads * d, m->q_rank) || matrix(l, &y->wkv, prefix, "wkv", d, m->hidden) ||
+    if (matrix(l, &y->wq_a, prefix, "wq_a", m->q_rank, m->hidden) ||
+        vector(l, &y->q_norm, prefix, "q_norm.weight", m->q_rank) ||
+        matrix(l, &y->wq_b, prefix, "wq_b", m->heads * d, m->q_rank) ||
+        matrix(l, &y->wkv, prefix, "wkv", d, m->hidden) ||
         vector(l, &y->kv_norm, prefix, "kv_norm.weight", d) || vector(l, &y->sink, prefix, "attn_sink", m->heads) ||
         matrix(l, &y->wo_a, prefix, "wo_a", m->o_groups * m->o_rank, per_group) ||
         matrix(l, &y->wo_b, prefix, "wo_b", m->hidden, m->o_groups * m->o_rank))
@@ -277,7 +279,8 @@ int lf_weights_load(lf_weights *w, const lf_model *m, lf_checkpoint *c, lf_dev *
                        .layers = m->layers, .vocab0 = lf_vocab_at(m, g->tp, g->tp_rank) };
     w->vocab = lf_vocab_at(m, g->tp, g->tp_rank + 1) - w->vocab0;
     w->layer = lf_alloc(sizeof *w->layer * (size_t)m->layers);
-    if (matrix(&l, &w->embed, "", "embed", m->vocab, m->hidden) || matrix(&l, &w->head, "", "head", m->vocab, m->hidden) ||
+    if (matrix(&l, &w->embed, "", "embed", m->vocab, m->hidden) ||
+        matrix(&l, &w->head, "", "head", m->vocab, m->hidden) ||
         vector(&l, &w->norm, "", "norm.weight", m->hidden) || hyper(&l, &w->hc_head, "", "hc_head", m->hc, 1) ||
         rope(&l, &w->rope, 0) || rope(&l, &w->rope_compressed, 1))
         return -1;

@@ -7,9 +7,8 @@
 
 #include "../src/weight.h"
 
-/* The released models: rope_dim 64, theta 10000, and 160000 under YaRN (16, 65536, 32, 1).  The correction range, worked
- * out by hand: rd ln(65536 / (32 * 2 pi)) / (2 ln 160000) = 15.46 -> 15; with 1 in place of 32: 24.71 -> 25.
- * */
+/* The released models: rope_dim 64, theta 10000, and 160000 under YaRN (16, 65536, 32, 1).  The correction range,
+ * worked out by hand: rd ln(65536 / (32 * 2 pi)) / (2 ln 160000) = 15.46 -> 15; with 1 in place of 32: 24.71 -> 25. */
 static double frequency(int i, int compressed)
 {
     double f = pow(compressed ? 160000.0 : 10000.0, -2.0 * i / 64), ramp = (i - 15) / 10.0;

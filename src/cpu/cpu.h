@@ -108,7 +108,7 @@ void lf_cpu_logits_topk(lf_dev *d, int32_t *ids, float *values, const float *log
 void lf_cpu_logprob(lf_dev *d, float *out, const float *logits, const uint32_t *next, int64_t m, int64_t vocab);
 
 /* The k largest of n scores, ties to the lower index, NaN last; idx ascending unless by_score (then best first).
- * key: scratch [n].  Returns how many there are: min(k, n).  The second form ranks rows that bring their own numbers. */
+ * key: scratch [n].  Returns how many there are: min(k, n).  The second form ranks rows that bring their numbers. */
 int lf_cpu_select(int32_t *idx, const float *score, int64_t n, int k, int by_score, uint64_t *key);
 int lf_cpu_select_rows(int32_t *out, const int32_t *row, const float *score, int64_t n, int k, uint64_t *key);
 

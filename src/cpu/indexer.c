@@ -102,7 +102,8 @@ void lf_cpu_index_topk(lf_dev *d, const lf_topk *t)
     }
 }
 
-static void merge_row(lf_cpu *c, int32_t *sel, const int32_t *cand, const float *score, int parts, int64_t stride, int k)
+static void merge_row(lf_cpu *c, int32_t *sel, const int32_t *cand, const float *score, int parts, int64_t stride,
+                      int k)
 {
     size_t most = (size_t)parts * (size_t)k;
     int32_t *row = lf_cpu_own(c, 0, 4 * most);
