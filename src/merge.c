@@ -3,8 +3,8 @@
  * Merge mode: compressed rows stay with their owners.   Source: engine.md, "merge mode".
  *
  * A round is one tile of every rank.  All ranks see all queries of the round, work on them over their own rows, and
- * send the parts home: candidates of the top-k, partial outputs with their log-sum-exp.  A rank has at most two runs of a
- * sequence; each is a part of its own, so a query comes home in 2 pcp parts, empty ones included.
+ * send the parts home: candidates of the top-k, partial outputs with their log-sum-exp.  A rank has at most two runs
+ * of a sequence; each is a part of its own, so a query comes home in 2 pcp parts, empty ones included.
  *
  * Layouts: to send, [home rank][2][rows of its tile][..]; as received, [2 pcp][rows of the own tile][..].
  */
