@@ -277,8 +277,8 @@ static int cut_pass(const lf_added *t, int pass, const lf_alphabet *a, const uin
             continue;
         strip(t, a, one, text, bytes, done, &first, &end);
         if (first > end)
-            return lf_fail(err, "the added token \"%.60s\" at byte %zu lies inside white space that another one "
-                           "took with it; the library fails here too", one->content, from + end);
+            return lf_fail(err, "the added token \"%.60s\" at byte %zu lies inside white space that another "
+                           "one took with it; the library fails here too", one->content, from + end);
         add_part(out, from + done, from + first, -1);
         add_part(out, from + first, from + end, one->id);
         done = end;

@@ -78,8 +78,8 @@ static int parse_component(lf_special *s, const json_t *spec, int depth, lf_err 
     if (strcmp(type, "TemplateProcessing") == 0)
         return parse_template(s, spec, err) ? lf_fail_in(err, "TemplateProcessing") : 0;
     if (strcmp(type, "Sequence") != 0)
-        return lf_fail(err, "component %.60s is not supported; Sequence, TemplateProcessing and ByteLevel are",
-                       type);
+        return lf_fail(err, "component %.60s is not supported; Sequence, TemplateProcessing and ByteLevel "
+                       "are", type);
     if (!json_is_array(list) || depth > 8)
         return lf_fail(err, "Sequence: \"processors\" must be a list, nested at most 8 deep");
     json_array_foreach(list, i, item) {
