@@ -37,6 +37,7 @@ typedef struct lf_weight {
     int64_t row0, col0;                    /* where it begins in the whole */
     int64_t all_rows, all_cols;            /* the whole tensor on the device */
     const uint8_t *data, *scale;           /* device memory, of the whole; scale NULL when unquantised */
+    const void *extra;                     /* what the device keeps beside it; its own, the same for every slice */
 } lf_weight;
 
 /* cos/sin of position * inv_freq[i], i < rope_dim/2; the argument is a float32 product, reduced in double. */
