@@ -163,8 +163,20 @@ int lf_coll_all_to_all(lf_comm *c, lf_dev *d, void *dst, const size_t *recv_coun
     return transfer(c, d, LF_COLL_ALL_TO_ALL, send, c->size, recv, c->size, err);
 }
 
-/* Rank r sums slice r of x, in rank order, and everybody gets its bytes: the same everywhere.  x is host
- * memory. */
+/* part [ranks, len], ranks lo .. hi-1: added pairwise into part lo, in the order that dev.h gives lf_gemm's parts. */
+static void sum_ranks(float *part, int64_t len, int lo, int hi)
+{
+    int mid = (lo + hi) / 2;
+
+    if (hi - lo < 2)
+        return;
+    sum_ranks(part, len, lo, mid);
+    sum_ranks(part, len, mid, hi);
+    for (int64_t i = 0; i < len; i++)
+        part[lo * len + i] += part[mid * len + i];
+}
+
+/* Rank r sums slice r of x and everybody gets its bytes: the same everywhere.  x is host memory. */
 static int sum_block(lf_comm *c, float *x, int64_t n, float *part, lf_xfer *list, lf_err *err)
 {
     int64_t mine = n * c->rank / c->size, len = n * (c->rank + 1) / c->size - mine;
@@ -179,10 +191,8 @@ static int sum_block(lf_comm *c, float *x, int64_t n, float *part, lf_xfer *list
     if (lf_comm_move(c, slice, c->size, parts, c->size, err))
         return -1;
     memcpy(part + c->rank * len, x + mine, (size_t)len * sizeof *x);
+    sum_ranks(part, len, 0, c->size);
     memcpy(x + mine, part, (size_t)len * sizeof *x);
-    for (int r = 1; r < c->size; r++)
-        for (int64_t i = 0; i < len; i++)
-            x[mine + i] += part[r * len + i];
     return lf_comm_move(c, own, c->size, slice, c->size, err);
 }
 
