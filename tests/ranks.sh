@@ -1,12 +1,13 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# The collectives and the topology with other numbers of ranks than `make check` gives p_* and p4_*.
+# ranks.sh: programs for several ranks with other numbers of them than `make check` gives p_* and p4_*.
 set -u
 tests=${LONGFILL%/*}/tests
 count=0
 failed=0
 
-for run in "1 p_coll" "3 p_coll" "4 p_coll" "1 p4_topo" "2 p4_topo" "8 p4_topo"; do
+for run in "1 p_coll" "3 p_coll" "4 p_coll" "1 p4_topo" "2 p4_topo" "8 p4_topo" \
+    "1 p_grid" "3 p_grid" "4 p_grid" "8 p_grid"; do
     count=$((count + 1))
     out=$($MPI_RUN -n "${run% *}" "$tests/${run#* }" 2>&1)
     status=$?
