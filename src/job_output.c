@@ -147,11 +147,24 @@ static int directory_look(const char *out, lf_err *err)
     return bad;
 }
 
+/* Hours later is too late to hear that it cannot be written. */
+static int report_look(const char *path, lf_err *err)
+{
+    const char *slash = path ? strrchr(path, '/') : NULL;
+    char *dir = slash ? lf_printf("%.*s/", (int)(slash - path), path) : lf_strdup(".");
+    int bad = path && access(dir, W_OK | X_OK);
+
+    if (bad)
+        lf_fail(err, "--report %s: %s: %s", path, dir, strerror(errno));
+    free(dir);
+    return bad;
+}
+
 int lf_job_output(lf_job *j, lf_err *err)
 {
     const char *out = j->o->output;
 
-    if (names_check(j, err))
+    if (names_check(j, err) || report_look(j->o->report, err))
         return -1;
     if (j->o->dry_run)
         return directory_look(out, err) || resume(j, err) ? -1 : 0;

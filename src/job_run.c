@@ -16,7 +16,7 @@ typedef struct job_pass {
     const lf_batch *batch;
     int64_t done_before;                   /* tokens of the batches that were handed out before this one */
     lf_writer_file **file;                 /* [n] */
-    lf_job_file **flight;                    /* [n] */
+    lf_job_file **prompt;                  /* [n] */
     double first_token;                    /* lf_now() */
 } job_pass;
 
@@ -117,9 +117,9 @@ static void pass_begin(job_pass *p, lf_prompt *prompts, double dispatched)
 
     for (int64_t i = 0; i < p->batch->n; i++) {
         int64_t request = j->plan.order[p->batch->first + i];
-        p->flight[i] = lf_job_file_new(j, request, dispatched);
+        p->prompt[i] = lf_job_file_new(j, request, dispatched);
         prompts[i] = (lf_prompt){ j->requests.v[request].ids, j->requests.v[request].tokens };
-        p->file[i] = lf_writer_begin(j->writer, p->flight[i]);
+        p->file[i] = lf_writer_begin(j->writer, p->prompt[i]);
     }
 }
 
@@ -127,9 +127,9 @@ static void pass_begin(job_pass *p, lf_prompt *prompts, double dispatched)
 static void pass_end(job_pass *p, double dispatched, double compute, const char *failed)
 {
     for (int64_t i = 0; i < p->batch->n; i++) {
-        int64_t tokens = p->job->requests.v[p->flight[i]->request].tokens;
-        p->flight[i]->ttft_s = p->first_token > 0 ? p->first_token - dispatched : NAN;
-        p->flight[i]->compute_s = compute * (double)tokens / (double)p->batch->tokens;
+        int64_t tokens = p->job->requests.v[p->prompt[i]->request].tokens;
+        p->prompt[i]->ttft_s = p->first_token > 0 ? p->first_token - dispatched : NAN;
+        p->prompt[i]->compute_s = compute * (double)tokens / (double)p->batch->tokens;
         lf_writer_end(p->job->writer, p->file[i], failed);
     }
 }
@@ -145,7 +145,7 @@ static void pass_run(lf_job *j, int64_t number, int64_t done_before)
     lf_err err = { "" };
 
     p.file = lf_alloc((size_t)b->n * sizeof *p.file);
-    p.flight = lf_alloc((size_t)b->n * sizeof *p.flight);
+    p.prompt = lf_alloc((size_t)b->n * sizeof *p.prompt);
     double dispatched = lf_now();
     pass_begin(&p, prompts, dispatched);
     lf_writer_stats_get(j->writer, &before);
@@ -159,7 +159,7 @@ static void pass_run(lf_job *j, int64_t number, int64_t done_before)
     pass_end(&p, dispatched, compute, bad ? err.text : NULL);
     free(prompts);
     free(p.file);
-    free(p.flight);
+    free(p.prompt);
 }
 
 /* ---- the loop ---- */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * job_store: what becomes of a prompt's rows: its KV file, then its line in results.jsonl.  Floor 6, private to job_*.c.
- * The store runs on the writer's thread; a flight is made by the computing thread and freed when its line is written.
+ * job_store: what becomes of a prompt: its KV file, then its line in results.jsonl.  Floor 6, private to job_*.c.
+ * The store runs on the writer's thread; a file is made by the computing thread and freed when its line is written.
  */
 #ifndef LF_JOB_STORE_H
 #define LF_JOB_STORE_H

@@ -1,0 +1,300 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# `longfill prefill` from prompts to files on a model that synth makes: ranks, resuming, stopping early, what is stored,
+# exit codes.  That the numbers are right is for other tests; here they have to be the same whatever the run looks like.
+set -u
+longfill=${LONGFILL:-./longfill}
+mpi=${MPI_RUN:-sh ${srcdir:-.}/mpi-run}
+dir=$(mktemp -d)
+trap 'rm -rf "$dir"' EXIT
+count=0 failed=0
+OMP_NUM_THREADS=${OMP_NUM_THREADS:-1}
+export OMP_NUM_THREADS
+
+result() {                                   # result STATUS WHAT
+    count=$((count + 1))
+    if [ "$1" -eq 0 ]; then
+        echo "ok $count - $2"
+    else
+        failed=$((failed + 1))
+        echo "not ok $count - $2"
+        echo "# exit $code"
+        sed 's/^/# /' "$dir/err" "$dir/out" | head -60
+    fi
+}
+
+skip() {
+    count=$((count + 1))
+    echo "ok $count - $1 # SKIP $2"
+}
+
+prefill() {                                  # prefill RANKS OUT ARGUMENT...
+    ranks=$1 out=$dir/$2
+    shift 2
+    $mpi -q -n "$ranks" "$longfill" prefill -m "$dir/model" -o "$out" "$@" >"$dir/out" 2>"$dir/err"
+    code=$?
+}
+
+value() {                                    # value KEY: of the text report
+    sed -n "s/^$1  *//p" "$dir/out" | head -n 1
+}
+
+lines() {                                    # lines STATUS: of results.jsonl
+    grep -c "\"status\":\"$1\"" "$out/results.jsonl"
+}
+
+files() {
+    find "$out/kv" -name '*.h5' | wc -l
+}
+
+leftovers() {                                # what has no business in an output directory
+    find "$out" -name '*.part*' | wc -l
+}
+
+prompt() {                                   # prompt ID TOKENS: a line of the prompts file
+    awk -v id="$1" -v n="$2" 'BEGIN {
+        x = n * 7919 + length(id)
+        printf "{\"custom_id\": \"%s\", \"token_ids\": [", id
+        for (i = 0; i < n; i++) {
+            x = (x * 1103515245 + 12345) % 2147483648
+            printf "%s%d", i ? ", " : "", int(x / 65536) % 96
+        }
+        print "]}"
+    }'
+}
+
+"$longfill" synth --preset nano --seed 3 "$dir/model" >"$dir/out" 2>"$dir/err"
+code=$?
+result $code "a model to run"
+for p in "a 1" "b 2" "c 130" "d 517" "e 64" "f 129" "g 257"; do
+    prompt ${p% *} ${p#* }
+done >"$dir/prompts"
+
+# ---- one rank, two, three: the same files
+prefill 1 one -i "$dir/prompts"
+[ $code -eq 0 ] && [ "$(files)" -eq 7 ] && [ "$(lines ok)" -eq 7 ] && [ "$(leftovers)" -eq 0 ] && [ ! -s "$dir/err" ]
+result $? "one rank: seven files, seven lines, nothing left over"
+[ "$(value successful_requests)" = 7 ] && [ "$(value total_input_tokens)" = 1100 ] && [ "$(value num_ranks)" = 1 ] &&
+    [ -s "$out/report.json" ]
+result $? "the report counts 7 prompts of 1100 tokens"
+for ranks in 2 3; do
+    prefill $ranks ranks$ranks -i "$dir/prompts"
+    [ $code -eq 0 ] && [ "$(files)" -eq 7 ] && [ "$(lines ok)" -eq 7 ] && [ "$(leftovers)" -eq 0 ] &&
+        [ "$(value dp)" = $ranks ] && [ "$(value total_input_tokens)" = 1100 ]
+    result $? "$ranks ranks: the same prompts, each once"
+done
+
+same_files() {                               # same_files DIR DIR: every dataset of every file
+    "$PYTHON" - "$1" "$2" <<'END'
+import glob, os, sys
+import h5py
+names = [sorted(os.path.basename(p) for p in glob.glob(d + "/kv/*.h5")) for d in sys.argv[1:]]
+assert names[0] == names[1] and names[0], names
+for name in names[0]:
+    with h5py.File(sys.argv[1] + "/kv/" + name, "r") as a, h5py.File(sys.argv[2] + "/kv/" + name, "r") as b:
+        sets = [[], []]
+        for f, found in ((a, sets[0]), (b, sets[1])):
+            f.visititems(lambda path, x: found.append(path) if isinstance(x, h5py.Dataset) else None)
+        assert sets[0] == sets[1] and len(sets[0]) > 10, name
+        for path in sets[0]:
+            assert a[path].dtype == b[path].dtype and a[path][()].tobytes() == b[path][()].tobytes(), (name, path)
+END
+}
+
+if [ -n "${PYTHON:-}" ]; then
+    for other in ranks2 ranks3; do
+        same_files "$dir/one" "$dir/$other" 2>"$dir/err"
+        result $? "$other: every dataset is the same, bit for bit"
+    done
+else
+    skip "the files of one and of several ranks" "no python3 with h5py"
+fi
+
+# ---- resuming, overwriting
+prefill 2 one -i "$dir/prompts"
+[ $code -eq 0 ] && [ "$(value skipped_requests)" = 7 ] && [ "$(value successful_requests)" = 0 ] && [ "$(lines ok)" -eq 7 ] &&
+    [ -s "$out/report-2.json" ]
+result $? "a second run skips what is done and keeps the older report"
+rm "$dir/one/kv/c.h5"
+: >"$dir/one/kv/d.h5.part"
+prefill 1 one -i "$dir/prompts"
+[ $code -eq 0 ] && [ "$(value skipped_requests)" = 6 ] && [ "$(value successful_requests)" = 1 ] && [ "$(leftovers)" -eq 0 ]
+result $? "a missing file is made again, a stale .part removed"
+head -c 3000 "$dir/one/kv/d.h5" >"$dir/one/kv/x" && mv "$dir/one/kv/x" "$dir/one/kv/d.h5"
+prefill 1 one -i "$dir/prompts"
+[ $code -eq 0 ] && [ "$(value successful_requests)" = 1 ] && [ "$(wc -l <"$dir/err")" -eq 1 ] && grep -q "d.h5" "$dir/err"
+result $? "a damaged file is named and made again"
+grep -v '"e"' "$dir/one/results.jsonl" >"$dir/r" && cp "$dir/r" "$dir/one/results.jsonl"
+prefill 1 one -i "$dir/prompts"
+[ $code -eq 0 ] && [ "$(lines skipped)" -eq 1 ] && grep -q '"custom_id":"e","status":"skipped"' "$out/results.jsonl"
+result $? "a file whose line is missing gets one"
+prefill 1 one -i "$dir/prompts" --overwrite
+[ $code -eq 0 ] && [ "$(value successful_requests)" = 7 ] && [ "$(files)" -eq 7 ]
+result $? "--overwrite does all of them again"
+prefill 1 one -i "$dir/prompts" --numerics exact
+[ $code -eq 2 ] && [ "$(wc -l <"$dir/err")" -eq 1 ] && grep -q -- "--overwrite" "$dir/err" && [ ! -s "$dir/out" ]
+result $? "files of another numerics are not mixed in"
+
+# ---- shards of a job array share a directory
+for i in 0 1 2; do
+    prefill 1 shards -i "$dir/prompts" --shard $i/3 -q
+    [ $code -eq 0 ] && [ ! -s "$dir/err" ]
+    result $? "shard $i of 3"
+done
+[ "$(files)" -eq 7 ] && [ "$(lines ok)" -eq 7 ] && [ -s "$out/report-3.json" ]
+result $? "three shards make seven files and three reports"
+prefill 1 shard9 -i "$dir/prompts" --shard 8/9
+[ $code -eq 0 ] && [ "$(files)" -eq 0 ] && [ "$(value successful_requests)" = 0 ]
+result $? "a shard without prompts is done"
+
+# ---- a dry run
+prefill 2 dry -i "$dir/prompts" --dry-run
+[ $code -eq 0 ] && [ ! -e "$out" ] && [ "$(value to_do)" = 7 ] && [ "$(value tokens)" = 1100 ] && [ "$(value dp)" = 2 ] &&
+    [ "$(value longest)" = 517 ]
+result $? "a dry run says what there is to do and makes nothing"
+prefill 1 shards -i "$dir/prompts" --dry-run --format json
+[ $code -eq 0 ] && grep -q '"skipped": 7' "$dir/out" && grep -q '"to_do": 0' "$dir/out" && [ "$(lines ok)" -eq 7 ]
+result $? "a dry run sees what is done"
+: >"$dir/shards/kv/a.h5.part"
+prefill 1 shards -i "$dir/prompts" --dry-run --format csv
+[ $code -eq 0 ] && grep -q '^to_do,1$' "$dir/out" && [ "$(leftovers)" -eq 1 ]
+result $? "a dry run leaves a file alone that another run may be writing"
+
+# ---- stopping early
+for i in 1 2 3 4 5 6; do
+    prompt long$i 1500
+done >"$dir/long"
+prefill 2 late -i "$dir/long" --max-seconds 0.001
+[ $code -eq 75 ] && [ "$(value remaining_requests)" = 6 ] && [ "$(files)" -eq 0 ] && [ "$(wc -l <"$dir/err")" -eq 1 ] &&
+    grep -q "run the same command again" "$dir/err"
+result $? "--max-seconds: nothing is started after it, exit 75"
+prefill 2 late -i "$dir/long" --progress 0
+[ $code -eq 0 ] && [ "$(files)" -eq 6 ] && [ "$(lines ok)" -eq 6 ]
+result $? "the same command goes on"
+out=$dir/signal
+"$longfill" prefill -m "$dir/model" -i "$dir/long" -o "$out" >"$dir/out" 2>"$dir/err" &
+pid=$!
+tries=0
+while [ ! -s "$out/results.jsonl" ] && [ $tries -lt 600 ]; do
+    sleep 0.05
+    tries=$((tries + 1))
+done
+kill -USR1 $pid
+wait $pid
+code=$?
+[ $code -eq 75 ] && [ "$(files)" -ge 1 ] && [ "$(files)" -lt 6 ] && [ "$(files)" -eq "$(lines ok)" ] &&
+    [ "$(leftovers)" -eq 0 ] && [ "$(value remaining_requests)" = $((6 - $(files))) ]
+result $? "SIGUSR1: what runs is finished, the rest is left, exit 75"
+before=$(files)
+prefill 1 signal -i "$dir/long"
+[ $code -eq 0 ] && [ "$(value skipped_requests)" = "$before" ] && [ "$(files)" -eq 6 ]
+result $? "and the next run does the rest"
+
+# ---- where prompts come from
+$mpi -q -n 2 "$longfill" prefill -m "$dir/model" -i - -o "$dir/stdin" <"$dir/prompts" >"$dir/out" 2>"$dir/err"
+code=$? out=$dir/stdin
+[ $code -eq 0 ] && [ "$(files)" -eq 7 ]
+result $? "prompts on standard input, read once"
+: >"$dir/empty"
+prefill 2 none -i "$dir/empty"
+[ $code -eq 2 ] && [ "$(wc -l <"$dir/err")" -eq 1 ] && [ ! -e "$out" ]
+result $? "an empty prompts file is refused, once, before anything is made"
+echo '{"custom_id": "nothing", "token_ids": []}' >"$dir/void"
+prefill 1 none -i "$dir/void"
+[ $code -eq 2 ] && [ "$(wc -l <"$dir/err")" -eq 1 ] && grep -q "void:1" "$dir/err"
+result $? "an empty prompt is refused with its line"
+prompt single 1 >"$dir/token"
+prefill 1 single -i "$dir/token" --logits all --logprobs
+[ $code -eq 0 ] && [ "$(files)" -eq 1 ] && [ "$(lines ok)" -eq 1 ]
+result $? "a prompt of one token"
+
+# ---- what is stored
+for logits in last none topk:5 all; do
+    prefill 1 "logits-$logits" -i "$dir/prompts" --logits $logits
+    [ $code -eq 0 ] && [ "$(files)" -eq 7 ]
+    result $? "--logits $logits"
+done
+prefill 1 logprobs -i "$dir/prompts" --logits all --logprobs --numerics exact --kv-dtype bf16
+[ $code -eq 0 ] && [ "$(files)" -eq 7 ]
+result $? "--logits all --logprobs --numerics exact --kv-dtype bf16"
+if [ -n "${PYTHON:-}" ]; then
+    "$PYTHON" - "$dir" 2>"$dir/err" <<'END'
+import sys
+import h5py
+import numpy as np
+top = sys.argv[1]
+def logits(run, name="d"):
+    with h5py.File("%s/%s/kv/%s.h5" % (top, run, name), "r") as f:
+        return {k: v[()] for k, v in f["logits"].items() if "crc" not in k} if "logits" in f else {}
+assert set(logits("logits-last")) == {"last"}
+assert logits("logits-none") == {}
+k, whole, both = logits("logits-topk:5"), logits("logits-all"), logits("logprobs")
+assert k["topk_ids"].shape == (517, 5) and whole["all"].shape == (517, 96)
+last = logits("logits-last")["last"]
+assert np.array_equal(np.ravel(last), whole["all"][-1])
+order = np.argsort(-whole["all"], axis=1, kind="stable")[:, :5]
+assert np.array_equal(order, k["topk_ids"])
+assert np.array_equal(np.take_along_axis(whole["all"], order, 1), k["topk_values"])
+with h5py.File(top + "/logprobs/kv/d.h5", "r") as f:
+    ids = f["tokens"][()]
+x = both["all"].astype(np.float64)
+want = (x - np.log(np.exp(x - x.max(1, keepdims=True)).sum(1, keepdims=True)) - x.max(1, keepdims=True))
+want = want[np.arange(516), ids[1:]]
+assert np.abs(both["logprob"][:-1] - want).max() < 1e-5 and np.isnan(both["logprob"][-1])
+one = logits("single", "single")
+assert one["all"].shape == (1, 96) and np.isnan(one["logprob"]).all() and one["logprob"].shape == (1,)
+END
+    result $? "the logits are those asked for and agree with each other"
+else
+    skip "the logits are those asked for" "no python3 with h5py"
+fi
+
+# ---- the report
+prefill 2 text -i "$dir/prompts" --report "$dir/elsewhere.json"
+[ $code -eq 0 ] && [ -s "$dir/elsewhere.json" ] && [ ! -e "$out/report.json" ] && [ "$(value mean_ttft_ms)" != "" ]
+result $? "--report names the file"
+prefill 2 csv -i "$dir/prompts" --format csv
+[ $code -eq 0 ] && head -n 1 "$dir/out" | grep -q '^scope,of,key,value$' && grep -q '^run,,successful_requests,7$' "$dir/out" &&
+    grep -q '^prompt,d,input_tokens,517$' "$dir/out"
+result $? "--format csv"
+prefill 2 json -i "$dir/prompts" --format json
+[ $code -eq 0 ] && grep -q '"successful_requests": *7' "$dir/out"
+result $? "--format json"
+if [ -n "${PYTHON:-}" ]; then
+    "$PYTHON" - "$dir/out" "$out/report.json" 2>"$dir/err" <<'END'
+import json, sys
+shown, stored = [json.load(open(p)) for p in sys.argv[1:]]
+assert shown == stored
+assert [p["custom_id"] for p in shown["prompts"]] == list("abcdefg")
+assert len(shown["ranks"]) == 2 and sum(r["prompts_taken"] for r in shown["ranks"]) == 7
+assert all(0 < p["ttft_ms"] <= 1e3 * p["durable_s"] for p in shown["prompts"])
+assert shown["exit_code"] == 0 and shown["libraries"]["hdf5"] and shown["config"]["format"] == "json"
+END
+    result $? "the JSON report is the stored one and holds together"
+else
+    skip "the JSON report holds together" "no python3"
+fi
+prefill 1 progress -i "$dir/long" --progress 0.01
+[ $code -eq 0 ] && grep -q "^longfill: layer [1-4]/4, [0-9]* of 9000 tokens, [0-9]* tok/s, [0-9]*s left$" "$dir/err" &&
+    ! grep -qv "^longfill: layer" "$dir/err"
+result $? "progress: plain lines on standard error"
+prefill 1 quiet -i "$dir/prompts" --progress 0.01 -q
+[ $code -eq 0 ] && [ ! -s "$dir/err" ]
+result $? "-q: nothing on standard error"
+
+# ---- prompts that fail
+prefill 1 failing -i "$dir/prompts"
+rm -r "$out/kv"
+$mpi -q -n 1 sh -c 'ulimit -f 250; exec "$@"' limited "$longfill" prefill -m "$dir/model" -i "$dir/prompts" -o "$out" \
+    --logits all -q >"$dir/out" 2>"$dir/err"
+code=$?
+[ $code -eq 3 ] && [ "$(value failed_requests)" -ge 1 ] && [ "$(value successful_requests)" -ge 1 ] &&
+    [ "$(value successful_requests)" -eq "$(files)" ] && [ "$(leftovers)" -eq 0 ] &&
+    [ "$(wc -l <"$dir/err")" -eq "$(value failed_requests)" ] && [ "$(lines failed)" -eq "$(value failed_requests)" ]
+result $? "a file that grows too large fails its prompt, the others are done, exit 3"
+prefill 1 failing -i "$dir/prompts" --logits all
+[ $code -eq 0 ] && [ "$(files)" -eq 7 ]
+result $? "with room the same command does what failed"
+
+echo "1..$count"
+[ $failed -eq 0 ]
