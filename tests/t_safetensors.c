@@ -51,6 +51,19 @@ static int open_dir(lf_checkpoint **c, const char *dir, lf_err *err)
 #define T(name, type, shape, a, b)                                                                           \
     "\"" name "\":{\"dtype\":\"" type "\",\"shape\":" shape ",\"data_offsets\":[" #a "," #b "]}"
 
+/* Headers alone do not tell two fine-tunes apart. */
+static void check_other_data(const lf_checkpoint *c)
+{
+    lf_checkpoint *other;
+    lf_err err = { "" };
+    FILE *f = fopen(lf_checkpoint_shard_path(c, 0), "r+b");
+
+    int bad = !f || fseek(f, -1, SEEK_END) || fputc(0xee, f) == EOF || fclose(f);
+    TAP_CHECK(!bad && open_dir(&other, "single", &err) == 0, "the same file with another last byte opens");
+    TAP_CHECK(strcmp(lf_checkpoint_id(other), lf_checkpoint_id(c)) != 0, "and has another id");
+    lf_checkpoint_close(other);
+}
+
 static void check_single(void)
 {
     lf_checkpoint *c;
@@ -79,6 +92,7 @@ static void check_single(void)
               "other names are not found");
     TAP_CHECK(strstr(lf_checkpoint_shard_path(c, 0), "single/model.safetensors"), "the file is named");
     TAP_CHECK(strlen(lf_checkpoint_id(c)) == 64, "the checkpoint has an id");
+    check_other_data(c);
     lf_checkpoint_close(c);
     lf_checkpoint_close(NULL);
 }
