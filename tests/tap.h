@@ -38,6 +38,7 @@ static inline void tap_skip(const char *what, const char *why)
 static inline int tap_done(void)
 {
     printf("1..%d\n", tap_count);
+    fflush(stdout);
     return tap_failed != 0;
 }
 
