@@ -129,7 +129,7 @@ typedef struct lf_experts {
     const int64_t *first;                  /* HOST memory [experts + 1]: expert e has pairs first[e] .. first[e+1]-1 */
     int experts;
     const lf_weight *w1, *w2, *w3;         /* [experts] each */
-    float limit;                           /* swiglu_limit; <= 0: no clamp (the shared expert) */
+    float limit;                           /* swiglu_limit, of the shared expert too; <= 0: no clamp */
 } lf_experts;
 
 typedef struct lf_dev_ops {

@@ -178,7 +178,8 @@ static void shared_expert(lf_pass *p, const lf_layer *y, const lf_act *x, int64_
 {
     int64_t first[2] = { 0, rows };
     lf_experts e = { .out = p->t, .x = x, .src = p->iota, .weight = p->ones, .first = first, .experts = 1,
-                     .w1 = &y->shared1, .w2 = &y->shared2, .w3 = &y->shared3, .limit = 0 };
+                     .w1 = &y->shared1, .w2 = &y->shared2, .w3 = &y->shared3,
+                     .limit = p->model->swiglu_limit };
 
     p->ops->experts(p->dev, &e);
 }

@@ -301,11 +301,16 @@ static inline void ops_model(ops_run *r)
     };
 }
 
+/* A program for another backend defines this and includes a t_ops_*.c. */
+#ifndef OPS_OPEN
+#define OPS_OPEN lf_cpu_open
+#endif
+
 static inline void ops_open(ops_run *r, int threads)
 {
     lf_err err;
 
-    if (lf_cpu_open(&r->dev, &r->model, r->suffix == 'e' ? LF_EXACT : LF_RELEASED, threads, &err) != 0)
+    if (OPS_OPEN(&r->dev, &r->model, r->suffix == 'e' ? LF_EXACT : LF_RELEASED, threads, &err) != 0)
         ops_die("open", err.text);
 }
 

@@ -63,6 +63,32 @@ static void judge_topk(ops_run *r, const uint8_t *out, int64_t m)
     TAP_CHECK(off == 0, "  and their scores");
 }
 
+/* Rows are queries; the lists of all parts are gathered for them. */
+static void topk_merge(ops_run *r, const int64_t *rows, int64_t m, uint8_t *out)
+{
+    const ops_entry *e = ops_get(r, "cand");
+    int64_t parts = e->shape[0], all = e->shape[1], k = e->shape[2];
+    const float *score = ops_floats(r, "score");
+    int32_t *c = ops_host(r, (size_t)(parts * m * k) * 4), *sel = ops_device(r, (size_t)(m * k) * 4);
+    float *s = ops_host(r, (size_t)(parts * m * k) * 4);
+
+    for (int64_t p = 0; p < parts; p++)
+        for (int64_t i = 0; i < m; i++) {
+            memcpy(c + (p * m + i) * k, e->data + (p * all + rows[i]) * k * 4, (size_t)k * 4);
+            memcpy(s + (p * m + i) * k, score + (p * all + rows[i]) * k, (size_t)k * 4);
+        }
+    r->dev->ops->topk_merge(r->dev, sel, ops_put(r, c, (size_t)(parts * m * k) * 4),
+                            ops_put(r, s, (size_t)(parts * m * k) * 4), (int)parts, m, (int)k);
+    ops_get_raw(r, out, sel, (size_t)(m * k) * 4);
+}
+
+static void judge_merge(ops_run *r, const uint8_t *out, int64_t m)
+{
+    const ops_entry *e = ops_get(r, "sel");
+
+    TAP_CHECK(memcmp(out, e->data, (size_t)(m * e->shape[1]) * 4) == 0, "topk_merge, case %d", r->n);
+}
+
 /* A row is k ids and their k values, then the log probability. */
 static void logits(ops_run *r, const int64_t *rows, int64_t m, uint8_t *out)
 {
@@ -138,6 +164,8 @@ int main(void)
         ops_model(&r);
         if (ops_is(&r, "index_topk"))
             ops_check(&f, i, topk, ops_get(&r, "q")->shape[0], (size_t)ops_opt(&r, 0) * 8, 1, judge_topk);
+        else if (ops_is(&r, "topk_merge"))
+            ops_check(&f, i, topk_merge, ops_get(&r, "cand")->shape[1], (size_t)ops_opt(&r, 0) * 4, 0, judge_merge);
         else
             ops_check(&f, i, logits, ops_get(&r, "x")->shape[0], (size_t)ops_opt(&r, 0) * 8 + 4, 0,
                       judge_logits);

@@ -23,7 +23,8 @@ static lf_model released(void)
 {
     lf_model m = { .type = "deepseek_v4", .layers = 1, .vocab = 8, .hidden = 64, .max_positions = 1048576,
         .heads = 1,
-        .head_dim = 512, .rope_dim = 64, .q_rank = 64, .o_groups = 1, .o_rank = 64, .experts = 1, .experts_per_tok = 1,
+        .head_dim = 512, .rope_dim = 64, .q_rank = 64, .o_groups = 1, .o_rank = 64, .experts = 1,
+        .experts_per_tok = 1,
         .expert_inter = 64, .window = 128, .index_heads = 1, .index_dim = 128, .index_topk = 512, .hc = 4,
         .hc_iters = 20, .rms_eps = 1e-6f, .hc_eps = 1e-6f, .rope_theta = 10000, .compress_theta = 160000,
         .yarn = { .on = 1, .factor = 16, .beta_fast = 32, .beta_slow = 1, .original = 65536 } };

@@ -71,7 +71,7 @@ def scale_exponent(amax, floor, top):
 def grouped(x, g):
     """[..., n] -> [..., ceil(n/g), g], padded with zeros."""
     n = x.shape[-1]
-    return np.concatenate([x, np.zeros(x.shape[:-1] + (-n % g,))], -1).reshape(x.shape[:-1] + (-1, g))
+    return np.concatenate([x, np.zeros(x.shape[:-1] + (-n % g,))], -1).reshape(x.shape[:-1] + (-(-n // g), g))
 
 
 def quant8(x, g):
@@ -80,7 +80,7 @@ def quant8(x, g):
     e = scale_exponent(np.abs(y).max(-1), float(np.float32(1e-4)), 448.0)
     v = e4m3(np.clip(np.ldexp(y, -e[..., None]), -448, 448))
     n = x.shape[-1]
-    flat = x.shape[:-1] + (-1,)
+    flat = x.shape[:-1] + (y.shape[-2] * g,)
     return v.reshape(flat)[..., :n], e, np.ldexp(v, e[..., None]).reshape(flat)[..., :n]
 
 
@@ -89,7 +89,7 @@ def quant4(x, g=32):
     e = scale_exponent(np.abs(y).max(-1), 6 * 2.0 ** -126, 6.0)
     v = e2m1(np.clip(np.ldexp(y, -e[..., None]), -6, 6))
     n = x.shape[-1]
-    flat = x.shape[:-1] + (-1,)
+    flat = x.shape[:-1] + (y.shape[-2] * g,)
     return v.reshape(flat)[..., :n], e, np.ldexp(v, e[..., None]).reshape(flat)[..., :n]
 
 

@@ -4,9 +4,10 @@
 
   make_ops_golden.py DIRECTORY
 
-A file is "LFOPS1\\0\\0", then entries: name char[40], type u32, dimensions u32, shape i64[4], data, zero-padded to a
-multiple of 8.  Types: 0 f32, 1 bf16, 2 u8, 3 i32, 4 i64, 5 u32.  Names are "<case>/<field>"; every case has "op" (text),
-"model" (config numbers, in the order of MODEL) and "opt" (i64, per operation: see the function that writes it).
+A file is "LFOPS1\\0\\0", then entries: name char[40], type u32, dimensions u32, shape i64[4], data, zero-padded to
+a multiple of 8.  Types: 0 f32, 1 bf16, 2 u8, 3 i32, 4 i64, 5 u32.  Names are "<case>/<field>"; every case has "op"
+(text), "model" (i64, in the order of CONFIG), "real" (swiglu_limit, routed_scaling_factor) and "opt" (i64, per
+operation: see the function that writes it).
 Expected values end in ".e" (exact) and ".r" (released); everything else serves both.
 """
 import os
@@ -18,8 +19,6 @@ import numpy as np
 from formats import Weight, bf16
 from model_ref import Guard, Ref
 
-MODEL = ["vocab", "hidden", "heads", "head_dim", "rope_dim", "q_rank", "o_groups", "o_rank", "experts",
-         "experts_per_tok", "expert_inter", "window", "index_heads", "index_dim", "index_topk", "hc", "hc_iters"]
 NANO = dict(vocab_size=96, hidden_size=64, num_attention_heads=4, head_dim=32, qk_rope_head_dim=16, q_lora_rank=32,
             o_groups=2, o_lora_rank=16, n_routed_experts=6, num_experts_per_tok=2, moe_intermediate_size=32,
             sliding_window=8, index_n_heads=16, index_head_dim=32, index_topk=4, hc_mult=4, hc_sinkhorn_iters=20,
@@ -100,8 +99,10 @@ class Store:
 def gemm(path):
     """opt: kind, row0, rows, col0, cols, m, ldx, ldo, float32 out, plain"""
     s = Store(path, 1)
-    shapes = [(5, 64, 40, {}), (3, 192, 130, {}), (66, 64, 17, {}), (2, 512, 24, dict(out=1)), (1, 32, 16, dict(out=1)),
-              (4, 64, 160, dict(row0=100, rows=47)), (4, 256, 24, dict(col0=128, cols=128)), (3, 160, 12, dict(pad=24)),
+    shapes = [(5, 64, 40, {}), (3, 192, 130, {}), (66, 64, 17, {}), (2, 512, 24, dict(out=1)),
+              (1, 32, 16, dict(out=1)),
+              (4, 64, 160, dict(row0=100, rows=47)), (4, 256, 24, dict(col0=128, cols=128)),
+              (3, 160, 12, dict(pad=24)),
               (3, 128, 20, dict(plain=1))]
     for kind in ("f32", "bf16", "fp8", "fp4"):
         for m, k, n, o in shapes + ([(6, 136, 30, {}), (2, 40, 72, dict(out=1))] if kind != "fp4" else []):
@@ -155,7 +156,8 @@ def hc(path):
         s.case("hc_head", c)
         for k, v in (("x", X), ("fn", fn[:n]), ("scale", scale[:1]), ("base", base[:n]), ("norm", norm)):
             s.put(k, v)
-        s.both(c, ["y"], lambda r: r.hc_head(X, fn[:n].astype(float), scale.astype(float), base[:n].astype(float), norm))
+        s.both(c, ["y"], lambda r: r.hc_head(X, fn[:n].astype(float), scale.astype(float), base[:n].astype(float),
+                                             norm))
 
 
 def positions(s, m):
@@ -225,7 +227,8 @@ def compress(path):
     s = Store(path, 4)
     far = (FAR + 1) // 4
     for c, ratio, width, blocks, block0, prev in (
-            (NANO, 4, 32, 6, 0, 0), (NANO, 4, 32, 5, far - 5, 1), (NANO, 4, 32, 1, 0, 0), (NANO, 4, 32, 1, 7, 1),
+            (NANO, 4, 32, 6, 0, 0), (NANO, 4, 32, 5, far - 5, 1), (NANO, 4, 32, 1, 0, 0),
+            (NANO, 4, 32, 1, 7, 1),
             (NANO, 128, 32, 2, 0, 0), (NANO, 128, 32, 1, (FAR + 1) // 128 - 1, 0), (HEAD, 4, 512, 1, 3, 1),
             (HEAD, 4, 128, 1, 0, 0), (HEAD, 4, 128, 2, 100, 1), (HEAD, 128, 64, 1, 1, 0)):
         a = 2 if ratio == 4 else 1
@@ -255,7 +258,8 @@ def topk(path):
         s.put("q", q), s.put("w", w), s.put("keys", keys), s.put("sel", sel), s.put("score", val)
         return gap
     for c, m, n, k, pos0, first in ((NANO, 9, 40, 4, 0, 0), (NANO, 7, 40, 4, 100, 0), (NANO, 6, 170, 4, 670, 0),
-                                    (NANO, 5, 20, 64, 70, 0), (NANO, 6, 30, 4, 4 * 530 - 3, 500), (HEAD, 3, 40, 16, 156, 0),
+                                    (NANO, 5, 20, 64, 70, 0), (NANO, 6, 30, 4, 4 * 530 - 3, 500),
+                                    (HEAD, 3, 40, 16, 156, 0),
                                     (NANO, 3, 10, 4, 4 * 500, 1000), (NANO, 6, 130, 128, 514, 0)):
         while True:
             state = s.out.tell(), s.n
@@ -266,13 +270,27 @@ def topk(path):
             s.out.seek(state[0])
             s.out.truncate()
             s.n = state[1]
-    for m, n, k, pos0, nan in ((6, 60, 4, 150, ()), (6, 60, 4, 0, ()), (5, 150, 20, 590, ()), (6, 40, 4, 120, (3, 4, 17)),
+    for m, n, k, pos0, nan in ((6, 60, 4, 150, ()), (6, 60, 4, 0, ()), (5, 150, 20, 590, ()),
+                               (6, 40, 4, 120, (3, 4, 17)),
                                (4, 12, 8, 43, (0, 1, 2, 3, 4, 5)), (2, 6, 8, 20, (2,))):
         q = s.rng.integers(-1, 2, (m, 16, 32)).astype(float)       # small integers: exact sums, many ties, zeros
         keys = s.rng.integers(0, 2, (n, 32)).astype(float) * s.rng.integers(0, 2, (n, 1))
         w = s.rng.integers(-1, 2, (m, 16)).astype(float)
         w[0], w[-1] = -1, 0
         write(NANO, q, w, keys, k, pos0, 0, nan)
+    for parts, m, k, entries in ((3, 5, 4, 40), (1, 3, 4, 9), (2, 4, 8, 10), (4, 6, 16, 200)):
+        cand, score = np.full((parts, m, k), -1, np.int32), np.zeros((parts, m, k))
+        for t in range(m):                              # every part hands over the best of its own range of entries
+            s_all = np.rint(s.normal(entries) * 2)
+            s_all[s.rng.integers(0, entries, 2)] = np.nan
+            for p in range(parts):
+                own = np.arange(entries * p // parts, entries * (p + 1) // parts)
+                own = own[:s.rng.integers(0, len(own) + 1)] if t == 1 else own
+                nan = np.isnan(s_all[own])
+                best = np.sort(own[np.lexsort((own, np.where(nan, 0, -s_all[own]), nan))[:k]])
+                cand[p, t, :len(best)], score[p, t, :len(best)] = best, s_all[best]
+        s.case("topk_merge", NANO, [k])
+        s.put("cand", cand), s.put("score", score), s.put("sel", Ref.topk_merge(cand, score, k))
     for m, v, k in ((4, 97, 5), (3, 509, 1), (2, 12, 12)):
         x = (s.rng.standard_normal((m, v)) * 3).astype(np.float32).astype(float)
         x[1] = np.rint(x[1])
@@ -289,11 +307,14 @@ def attention(path):
     """opt: pos0, win_pos0, win_rows, row_first, ratio, 1 when sink, 1 when sel"""
     s = Store(path, 6)
     cases = [  # config, queries, pos0, (win_pos0, win_rows) or None, (row_first, row_count) or None, ratio, sel, sink
-        (NANO, 12, 0, (0, 12), None, 0, 0, 1), (NANO, 1, 0, (0, 1), None, 0, 0, 1), (NANO, 6, 31, (24, 16), None, 0, 0, 1),
+        (NANO, 12, 0, (0, 12), None, 0, 0, 1), (NANO, 1, 0, (0, 1), None, 0, 0, 1),
+        (NANO, 6, 31, (24, 16), None, 0, 0, 1),
         (NANO, 13, 0, (0, 13), (0, 3), 4, 4, 1), (NANO, 6, 100, (93, 16), (0, 27), 4, 4, 1),
         (NANO, 6, 124, (117, 16), (0, 1), 128, 0, 1), (NANO, 6, 510, (503, 13), (0, 4), 128, 0, 1),
-        (NANO, 6, 100, None, (0, 12), 4, 4, 0), (NANO, 6, 100, None, (12, 13), 4, 4, 0), (NANO, 6, 0, None, (0, 2), 4, 4, 0),
-        (NANO, 6, 0, None, (0, 2), 4, 4, 1), (NANO, 4, 300, None, (1, 1), 128, 0, 0), (NANO, 5, 40, (33, 12), None, 0, 0, 0),
+        (NANO, 6, 100, None, (0, 12), 4, 4, 0), (NANO, 6, 100, None, (12, 13), 4, 4, 0),
+        (NANO, 6, 0, None, (0, 2), 4, 4, 0),
+        (NANO, 6, 0, None, (0, 2), 4, 4, 1), (NANO, 4, 300, None, (1, 1), 128, 0, 0),
+        (NANO, 5, 40, (33, 12), None, 0, 0, 0),
         (NANO, 12, 60, (40, 60), (0, 18), 4, 8, 1),
         (WIDE, 2, 80, (49, 33), (0, 20), 4, 16, 1), (WIDE, 1, 127, (96, 32), (0, 1), 128, 0, 1)]
     for c, m, pos0, win, row, ratio, nsel, sinks in cases:
@@ -331,7 +352,8 @@ def attention(path):
 
 def moe(path):
     s = Store(path, 7)
-    for c, m, kind, hashed in ((NANO, 9, "bf16", 0), (NANO, 9, "bf16", 1), (HEAD, 7, "bf16", 0), (NANO, 5, "f32", 0),
+    for c, m, kind, hashed in ((NANO, 9, "bf16", 0), (NANO, 9, "bf16", 1), (HEAD, 7, "bf16", 0),
+                               (NANO, 5, "f32", 0),
                                (dict(NANO, num_experts_per_tok=6), 3, "bf16", 0)):
         D, E, K = c["hidden_size"], c["n_routed_experts"], c["num_experts_per_tok"]
         gate, bias = s.stored(kind, E, D, 2.0), (0.2 * s.rng.standard_normal(E)).astype(np.float32)
@@ -358,7 +380,8 @@ def moe(path):
 
         def draw(k):
             return s.normal(k, D, gain=3.0), bf16(s.rng.random(k) + 0.1)
-        got = [s.guarded(c, draw, lambda r, x, w: r.expert(x, *ws[e], w, lim), k) if k else (np.zeros((0, D)), np.zeros(0))
+        none = np.zeros((0, D)), np.zeros(0)
+        got = [s.guarded(c, draw, lambda r, x, w: r.expert(x, *ws[e], w, lim), k) if k else none
                for e, k in enumerate(pairs)]
         x, weight = (np.concatenate(a) for a in zip(*got))
         weight = weight if limit else np.ones(n)

@@ -211,7 +211,7 @@ class Ref:
         return np.einsum("thc,th->tc", np.maximum(np.einsum("thd,cd->thc", q, keys), 0), w)
 
     def index_topk(self, q, w, keys, k, pos0, row_first=0, scores=None):
-        """Chosen entries [m, k], ascending, -1 after the last; their scores; the gap at the boundary of the choice."""
+        """Chosen entries [m, k], ascending, -1 after the last; their scores; the gap at the edge of the choice."""
         s = self.index_scores(q, w, keys) if scores is None else scores
         m = len(s)
         sel, val, gap = np.full((m, k), -1, np.int32), np.zeros((m, k)), np.full(m, np.inf)
@@ -226,6 +226,19 @@ class Ref:
             if n > k and not nan.any():
                 gap[t] = (row[order[k - 1]] - row[order[k]]) / (np.abs(row).max() or 1)
         return sel, val, gap
+
+    @staticmethod
+    def topk_merge(cand, score, k):
+        """cand, score [parts, m, k] -> [m, k]: the k best of each row, ascending, -1 after the last."""
+        m = cand.shape[1]
+        sel = np.full((m, k), -1, np.int32)
+        for t in range(m):
+            there = cand[:, t] >= 0
+            c, s = cand[:, t][there], score[:, t][there]
+            nan = np.isnan(s)
+            kept = np.sort(c[np.lexsort((c, np.where(nan, 0, -s), nan))[:k]])
+            sel[t, :len(kept)] = kept
+        return sel
 
     def attention(self, q, pos0, win, win_pos0, rows, row_first, ratio, sel, sink):
         """q [m, H, d] -> (out rounded, lse); win [n, d] or None, rows [c, d] or None, sel [m, s] or None."""
@@ -282,7 +295,7 @@ class Ref:
         return chosen.astype(np.int32), w / w.sum(1, keepdims=True) * self.c["routed_scaling_factor"], gap
 
     def expert(self, x, w1, w2, w3, weight, limit):
-        """x [m, D], weight [m]; limit <= 0: no clamp (the shared expert)."""
+        """x [m, D], weight [m]; limit <= 0: no clamp."""
         g, u = self.gemm(x, w1), self.gemm(x, w3)
         if limit > 0:
             g, u = np.minimum(g, limit), np.clip(u, -limit, limit)

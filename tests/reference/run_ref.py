@@ -104,7 +104,8 @@ class Run:
             t, j = np.where(ch == e)
             if len(t):
                 z[t, j] = ffn(y[t], f"experts.{e}", wt[t, j], c["swiglu_limit"])
-        return r.act(z.sum(1) + ffn(y, "shared_experts", np.ones(len(y)), 0))
+        # transformers clamps the shared expert as well
+        return r.act(z.sum(1) + ffn(y, "shared_experts", np.ones(len(y)), c["swiglu_limit"]))
 
     def hc(self, l, part):
         return tuple(self.v(f"layers.{l}.hc_{part}_{k}") for k in ("fn", "scale", "base"))
@@ -119,7 +120,7 @@ class Run:
             y, post, C = r.hc_pre(X, *self.hc(l, "ffn"), self.v(f"layers.{l}.ffn_norm.weight"))
             X = r.hc_post(X, self.moe(y, l, ids, out), post, C)
             outs.append(out)
-        h = r.hc_head(X, self.v("hc_head_fn"), self.v("hc_head_scale"), self.v("hc_head_base"), self.v("norm.weight"))
+        h = r.hc_head(X, *(self.v("hc_head_" + k) for k in ("fn", "scale", "base")), self.v("norm.weight"))
         return r.gemm(h, self.w["head.weight"], "f32"), outs
 
 
