@@ -35,8 +35,8 @@ const char *lf_checkpoint_shard_path(const lf_checkpoint *c, int shard);
 /* The tensor's bytes, mapped; valid until close.  Thread-safe. */
 int lf_checkpoint_data(lf_checkpoint *c, const lf_tensor *t, const void **data, lf_err *err);
 
-/* sha256, hexadecimal, over shard names, sizes, headers and four blocks of 4 KiB of each shard's data, in name order: what
- * a KV file names its weights by.  The blocks lie evenly from the first byte of the data to the last. */
+/* sha256, hexadecimal, over shard names, sizes, headers and four blocks of 4 KiB of each shard's data, in name order:
+ * what a KV file names its weights by.  The blocks lie evenly from the first byte of the data to the last. */
 const char *lf_checkpoint_id(const lf_checkpoint *c);
 
 #endif
