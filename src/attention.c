@@ -43,6 +43,7 @@ static void project_tile(lf_pass *p, int layer, const lf_tile *t)
     lf_act *q_lat = lf_act_at(p->dev, p->q_lat, t->row0 * m->q_rank);
     float *index_w = p->index_w + t->row0 * m->index_heads;
 
+    p->ops->at(p->dev, layer, (int)(t - p->my->tile));
     lf_pass_phase(p, LF_PHASE_MHC);
     p->ops->hc_pre(p->dev, p->y, mix_at(p, t->row0), streams(p, t->row0), t->rows, &y->hc_attn, y->attn_norm);
     lf_pass_phase(p, LF_PHASE_PROJECTIONS);
@@ -202,6 +203,7 @@ static int attend_tile(lf_pass *p, int layer, int round)
     const lf_layer *y = layer_of(p, layer);
     int heads = p->engine->weights.heads;
 
+    p->ops->at(p->dev, layer, round);
     if (y->kind == LF_C4 && choose(p, layer, round))
         return -1;
     lf_pass_phase(p, LF_PHASE_PROJECTIONS);

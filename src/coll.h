@@ -13,12 +13,6 @@
 
 typedef struct lf_comm lf_comm;
 
-typedef struct lf_xfer {
-    int peer;
-    void *data;                            /* device memory: source of a send, destination of a receive */
-    size_t bytes;
-} lf_xfer;
-
 typedef struct lf_comm_stats {
     const char *name;                      /* "world", "dp", "pcp", "tp", "ep" */
     int size;

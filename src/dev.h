@@ -46,6 +46,13 @@ typedef struct lf_rope {
     const float *inv_freq;                 /* [rope_dim / 2], device memory */
 } lf_rope;
 
+/* One stretch of bytes for or from another rank (coll.h). */
+typedef struct lf_xfer {
+    int peer;
+    void *data;                            /* device memory: source of a send, destination of a receive */
+    size_t bytes;
+} lf_xfer;
+
 typedef enum lf_gemm_out { LF_OUT_ACT, LF_OUT_F32 } lf_gemm_out;
 
 typedef struct lf_gemm {
@@ -147,6 +154,9 @@ typedef struct lf_dev_ops {
     void (*gather)(lf_dev *d, void *dst, const void *src, const int32_t *idx, int64_t rows, size_t row_bytes);
     void (*fill)(lf_dev *d, void *dst, int byte, size_t bytes);
     int (*sync)(lf_dev *d, lf_err *err);
+    /* Device time from the stamp before to here is added to *to (NULL: to nothing), at the latest when sync returns. */
+    void (*stamp)(lf_dev *d, double *to);
+    void (*at)(lf_dev *d, int layer, int tile);        /* where the model is, for the texts of errors; -1: nowhere */
 
     /* Make the bytes of a tensor (mapped file memory) usable as w->data, w->scale; the CPU uses them in place. */
     int (*weight)(lf_dev *d, lf_weight *w, const void *data, size_t bytes, const void *scale, size_t scale_bytes,

@@ -232,8 +232,10 @@ static int moe_tile(lf_pass *p, int layer, const lf_tile *t)
 
 int lf_moe_sublayer(lf_pass *p, int layer)
 {
-    for (int t = 0; t < p->rounds; t++)
+    for (int t = 0; t < p->rounds; t++) {
+        p->ops->at(p->dev, layer, t);
         if (moe_tile(p, layer, lf_tiling_at(p->my, t)))
             return -1;
+    }
     return 0;
 }

@@ -365,8 +365,9 @@ int lf_pass_open(lf_pass *p, lf_engine *e, int n, const lf_prompt *prompts, cons
 
     for (int i = 0; i < n; i++)
         lengths[i] = prompts[i].tokens;
-    *p = (lf_pass){ .prompts = prompts, .sink = sink, .seconds = seconds, .err = err, .since = lf_now() };
+    *p = (lf_pass){ .prompts = prompts, .sink = sink, .seconds = seconds, .err = err };
     share(p, e, n, lengths);
+    p->ops->stamp(p->dev, NULL);
     free(lengths);
     make_tiles(p);
     ask_all(&w, p);
@@ -402,10 +403,7 @@ size_t lf_pass_bytes(const lf_engine *e, int n, const int64_t *lengths)
 
 void lf_pass_phase(lf_pass *p, lf_phase phase)
 {
-    double now = lf_now();
-
-    p->seconds[p->phase] += now - p->since;
-    p->since = now;
+    p->ops->stamp(p->dev, &p->seconds[p->phase]);
     p->phase = phase;
 }
 

@@ -112,7 +112,6 @@ typedef struct lf_pass {
 
     double *seconds;                       /* [LF_PHASES] */
     lf_phase phase;
-    double since;
 } lf_pass;
 
 /* Shares, tiles, buffers; every byte the pass takes on the device is taken here, or nothing. */

@@ -84,6 +84,7 @@ static int open_together(lf_pass *p, lf_engine *e, int n, const lf_prompt *promp
 int lf_engine_run(lf_engine *e, int n, const lf_prompt *prompts, const lf_sink *sink, double *seconds, lf_err *err)
 {
     lf_pass p;
+    lf_err later;                          /* only the first error is told */
     int bad = open_together(&p, e, n, prompts, sink, seconds, err);
 
     if (!bad)
@@ -93,6 +94,9 @@ int lf_engine_run(lf_engine *e, int n, const lf_prompt *prompts, const lf_sink *
         bad = lf_head_all(&p);
     }
     lf_pass_phase(&p, LF_PHASE_WRITE_WAIT);
+    e->dev->ops->at(e->dev, -1, -1);
+    if (e->dev->ops->sync(e->dev, bad ? &later : err))
+        bad = -1;
     lf_pass_close(&p);
-    return bad;
+    return bad ? -1 : 0;
 }

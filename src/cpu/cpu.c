@@ -123,6 +123,22 @@ static int cpu_sync(lf_dev *d, lf_err *err)
     return 0;
 }
 
+static void cpu_stamp(lf_dev *d, double *to)
+{
+    double now = lf_now();
+
+    if (to)
+        *to += now - lf_cpu_of(d)->stamped;
+    lf_cpu_of(d)->stamped = now;
+}
+
+static void cpu_at(lf_dev *d, int layer, int tile)
+{
+    (void)d;
+    (void)layer;
+    (void)tile;
+}
+
 static int cpu_weight(lf_dev *d, lf_weight *w, const void *data, size_t bytes, const void *scale, size_t scale_bytes,
                       lf_err *err)
 {
@@ -138,7 +154,8 @@ static int cpu_weight(lf_dev *d, lf_weight *w, const void *data, size_t bytes, c
 static const lf_dev_ops cpu_ops = {
     .name = "cpu", .close = cpu_close,
     .take = cpu_take, .give = cpu_give, .put = cpu_copy, .get = cpu_copy, .copy = cpu_copy,
-    .copy_rows = cpu_copy_rows, .gather = cpu_gather, .fill = cpu_fill, .sync = cpu_sync, .weight = cpu_weight,
+    .copy_rows = cpu_copy_rows, .gather = cpu_gather, .fill = cpu_fill, .sync = cpu_sync,
+    .stamp = cpu_stamp, .at = cpu_at, .weight = cpu_weight,
     .gemm = lf_cpu_gemm, .embed = lf_cpu_embed,
     .hc_pre = lf_cpu_hc_pre, .hc_post = lf_cpu_hc_post, .hc_head = lf_cpu_hc_head,
     .norm = lf_cpu_norm, .query = lf_cpu_query, .rotate = lf_cpu_rotate, .window = lf_cpu_window,

@@ -25,6 +25,7 @@ typedef struct lf_cpu_area {
 typedef struct lf_cpu {
     lf_dev dev;                            /* first: an lf_dev is this */
     int threads;
+    double stamped;                        /* lf_now() of the last stamp */
     lf_cpu_area (*own)[LF_SLOTS];           /* [threads] */
     lf_cpu_area shared[LF_SLOTS];           /* used outside parallel regions only */
 } lf_cpu;
