@@ -21,7 +21,8 @@ TINY = os.path.join(SRC, "..", "data", "tiny")
 SHARD = "model-00001-of-00001.safetensors"
 INDEX = "model.safetensors.index.json"
 GOOD = [{"custom_id": "a", "token_ids": [1, 2, 3]}]
-ENV = dict(os.environ, OMPI_MCA_ess_singleton_isolated="1", OMP_NUM_THREADS="1")
+ENV = dict(os.environ, OMPI_MCA_ess_singleton_isolated="1", OMP_NUM_THREADS="1",
+           ASAN_OPTIONS=os.environ.get("ASAN_OPTIONS", "") + ":detect_leaks=0")       # those of MPI, as in mpi-run
 
 top = tempfile.mkdtemp()
 count = failed = 0

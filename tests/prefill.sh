@@ -72,9 +72,11 @@ done >"$dir/prompts"
 
 # ---- one rank, two, three: the same files
 prefill 1 one -i "$dir/prompts"
-[ $code -eq 0 ] && [ "$(files)" -eq 7 ] && [ "$(lines ok)" -eq 7 ] && [ "$(leftovers)" -eq 0 ] && [ ! -s "$dir/err" ]
+[ $code -eq 0 ] && [ "$(files)" -eq 7 ] && [ "$(lines ok)" -eq 7 ] && [ "$(leftovers)" -eq 0 ] &&
+    [ ! -s "$dir/err" ]
 result $? "one rank: seven files, seven lines, nothing left over"
-[ "$(value successful_requests)" = 7 ] && [ "$(value total_input_tokens)" = 1100 ] && [ "$(value num_ranks)" = 1 ] &&
+[ "$(value successful_requests)" = 7 ] && [ "$(value total_input_tokens)" = 1100 ] &&
+    [ "$(value num_ranks)" = 1 ] &&
     [ -s "$out/report.json" ]
 result $? "the report counts 7 prompts of 1100 tokens"
 for ranks in 2 3; do
@@ -112,27 +114,32 @@ fi
 
 # ---- resuming, overwriting
 prefill 2 one -i "$dir/prompts"
-[ $code -eq 0 ] && [ "$(value skipped_requests)" = 7 ] && [ "$(value successful_requests)" = 0 ] && [ "$(lines ok)" -eq 7 ] &&
+[ $code -eq 0 ] && [ "$(value skipped_requests)" = 7 ] && [ "$(value successful_requests)" = 0 ] &&
+    [ "$(lines ok)" -eq 7 ] &&
     [ -s "$out/report-2.json" ]
 result $? "a second run skips what is done and keeps the older report"
 rm "$dir/one/kv/c.h5"
 : >"$dir/one/kv/d.h5.part"
 prefill 1 one -i "$dir/prompts"
-[ $code -eq 0 ] && [ "$(value skipped_requests)" = 6 ] && [ "$(value successful_requests)" = 1 ] && [ "$(leftovers)" -eq 0 ]
+[ $code -eq 0 ] && [ "$(value skipped_requests)" = 6 ] && [ "$(value successful_requests)" = 1 ] &&
+    [ "$(leftovers)" -eq 0 ]
 result $? "a missing file is made again, a stale .part removed"
 head -c 3000 "$dir/one/kv/d.h5" >"$dir/one/kv/x" && mv "$dir/one/kv/x" "$dir/one/kv/d.h5"
 prefill 1 one -i "$dir/prompts"
-[ $code -eq 0 ] && [ "$(value successful_requests)" = 1 ] && [ "$(wc -l <"$dir/err")" -eq 1 ] && grep -q "d.h5" "$dir/err"
+[ $code -eq 0 ] && [ "$(value successful_requests)" = 1 ] && [ "$(wc -l <"$dir/err")" -eq 1 ] &&
+    grep -q "d.h5" "$dir/err"
 result $? "a damaged file is named and made again"
 grep -v '"e"' "$dir/one/results.jsonl" >"$dir/r" && cp "$dir/r" "$dir/one/results.jsonl"
 prefill 1 one -i "$dir/prompts"
-[ $code -eq 0 ] && [ "$(lines skipped)" -eq 1 ] && grep -q '"custom_id":"e","status":"skipped"' "$out/results.jsonl"
+[ $code -eq 0 ] && [ "$(lines skipped)" -eq 1 ] &&
+    grep -q '"custom_id":"e","status":"skipped"' "$out/results.jsonl"
 result $? "a file whose line is missing gets one"
 prefill 1 one -i "$dir/prompts" --overwrite
 [ $code -eq 0 ] && [ "$(value successful_requests)" = 7 ] && [ "$(files)" -eq 7 ]
 result $? "--overwrite does all of them again"
 prefill 1 one -i "$dir/prompts" --numerics exact
-[ $code -eq 2 ] && [ "$(wc -l <"$dir/err")" -eq 1 ] && grep -q -- "--overwrite" "$dir/err" && [ ! -s "$dir/out" ]
+[ $code -eq 2 ] && [ "$(wc -l <"$dir/err")" -eq 1 ] && grep -q -- "--overwrite" "$dir/err" &&
+    [ ! -s "$dir/out" ]
 result $? "files of another numerics are not mixed in"
 
 # ---- shards of a job array share a directory
@@ -149,11 +156,13 @@ result $? "a shard without prompts is done"
 
 # ---- a dry run
 prefill 2 dry -i "$dir/prompts" --dry-run
-[ $code -eq 0 ] && [ ! -e "$out" ] && [ "$(value to_do)" = 7 ] && [ "$(value tokens)" = 1100 ] && [ "$(value dp)" = 2 ] &&
+[ $code -eq 0 ] && [ ! -e "$out" ] && [ "$(value to_do)" = 7 ] && [ "$(value tokens)" = 1100 ] &&
+    [ "$(value dp)" = 2 ] &&
     [ "$(value longest)" = 517 ]
 result $? "a dry run says what there is to do and makes nothing"
 prefill 1 shards -i "$dir/prompts" --dry-run --format json
-[ $code -eq 0 ] && grep -q '"skipped": 7' "$dir/out" && grep -q '"to_do": 0' "$dir/out" && [ "$(lines ok)" -eq 7 ]
+[ $code -eq 0 ] && grep -q '"skipped": 7' "$dir/out" && grep -q '"to_do": 0' "$dir/out" &&
+    [ "$(lines ok)" -eq 7 ]
 result $? "a dry run sees what is done"
 : >"$dir/shards/kv/a.h5.part"
 prefill 1 shards -i "$dir/prompts" --dry-run --format csv
@@ -165,14 +174,16 @@ for i in 1 2 3 4 5 6; do
     prompt long$i 1500
 done >"$dir/long"
 prefill 2 late -i "$dir/long" --max-seconds 0.001
-[ $code -eq 75 ] && [ "$(value remaining_requests)" = 6 ] && [ "$(files)" -eq 0 ] && [ "$(wc -l <"$dir/err")" -eq 1 ] &&
+[ $code -eq 75 ] && [ "$(value remaining_requests)" = 6 ] && [ "$(files)" -eq 0 ] &&
+    [ "$(wc -l <"$dir/err")" -eq 1 ] &&
     grep -q "run the same command again" "$dir/err"
 result $? "--max-seconds: nothing is started after it, exit 75"
 prefill 2 late -i "$dir/long" --progress 0
 [ $code -eq 0 ] && [ "$(files)" -eq 6 ] && [ "$(lines ok)" -eq 6 ]
 result $? "the same command goes on"
 out=$dir/signal
-"$longfill" prefill -m "$dir/model" -i "$dir/long" -o "$out" >"$dir/out" 2>"$dir/err" &
+ASAN_OPTIONS=detect_leaks=0 OMPI_MCA_ess_singleton_isolated=1 \
+    "$longfill" prefill -m "$dir/model" -i "$dir/long" -o "$out" >"$dir/out" 2>"$dir/err" &
 pid=$!
 tries=0
 while [ ! -s "$out/results.jsonl" ] && [ $tries -lt 600 ]; do
@@ -251,10 +262,12 @@ fi
 
 # ---- the report
 prefill 2 text -i "$dir/prompts" --report "$dir/elsewhere.json"
-[ $code -eq 0 ] && [ -s "$dir/elsewhere.json" ] && [ ! -e "$out/report.json" ] && [ "$(value mean_ttft_ms)" != "" ]
+[ $code -eq 0 ] && [ -s "$dir/elsewhere.json" ] && [ ! -e "$out/report.json" ] &&
+    [ "$(value mean_ttft_ms)" != "" ]
 result $? "--report names the file"
 prefill 2 csv -i "$dir/prompts" --format csv
-[ $code -eq 0 ] && head -n 1 "$dir/out" | grep -q '^scope,of,key,value$' && grep -q '^run,,successful_requests,7$' "$dir/out" &&
+[ $code -eq 0 ] && head -n 1 "$dir/out" | grep -q '^scope,of,key,value$' &&
+    grep -q '^run,,successful_requests,7$' "$dir/out" &&
     grep -q '^prompt,d,input_tokens,517$' "$dir/out"
 result $? "--format csv"
 prefill 2 json -i "$dir/prompts" --format json
@@ -275,7 +288,8 @@ else
     skip "the JSON report holds together" "no python3"
 fi
 prefill 1 progress -i "$dir/long" --progress 0.01
-[ $code -eq 0 ] && grep -q "^longfill: layer [1-4]/4, [0-9]* of 9000 tokens, [0-9]* tok/s, [0-9]*s left$" "$dir/err" &&
+[ $code -eq 0 ] &&
+    grep -q "^longfill: layer [1-4]/4, [0-9]* of 9000 tokens, [0-9]* tok/s, [0-9]*s left$" "$dir/err" &&
     ! grep -qv "^longfill: layer" "$dir/err"
 result $? "progress: plain lines on standard error"
 prefill 1 quiet -i "$dir/prompts" --progress 0.01 -q
@@ -290,7 +304,8 @@ $mpi -q -n 1 sh -c 'ulimit -f 250; exec "$@"' limited "$longfill" prefill -m "$d
 code=$?
 [ $code -eq 3 ] && [ "$(value failed_requests)" -ge 1 ] && [ "$(value successful_requests)" -ge 1 ] &&
     [ "$(value successful_requests)" -eq "$(files)" ] && [ "$(leftovers)" -eq 0 ] &&
-    [ "$(wc -l <"$dir/err")" -eq "$(value failed_requests)" ] && [ "$(lines failed)" -eq "$(value failed_requests)" ]
+    [ "$(wc -l <"$dir/err")" -eq "$(value failed_requests)" ] &&
+    [ "$(lines failed)" -eq "$(value failed_requests)" ]
 result $? "a file that grows too large fails its prompt, the others are done, exit 3"
 prefill 1 failing -i "$dir/prompts" --logits all
 [ $code -eq 0 ] && [ "$(files)" -eq 7 ]
