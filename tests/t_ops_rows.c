@@ -161,6 +161,12 @@ static void memory(ops_run *r)
     o->copy_rows(r->dev, a, 16, b, 8, 5, 0);
     ops_get_raw(r, back, b, 64);
     TAP_CHECK(memcmp(back, host, 64) == 0, "copy moves bytes, copy_rows of no rows none");
+    static const int32_t idx[3] = { 2, 0, 2 };
+    o->gather(r->dev, b, a, ops_put(r, idx, sizeof idx), 3, 12);
+    ops_get_raw(r, back, b, 36);
+    for (int i = 0; i < 3; i++)
+        memcpy(want + 12 * i, host + 12 * idx[i], 12);
+    TAP_CHECK(memcmp(back, want, 36) == 0, "gather: rows by index");
     float *x = ops_put(r, f, sizeof f);
     o->scale(r->dev, x, 3, 0.5f);
     ops_get_raw(r, g, x, sizeof g);

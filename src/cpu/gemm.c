@@ -178,8 +178,6 @@ void lf_cpu_embed(lf_dev *d, lf_act *x, const uint32_t *ids, int64_t m, const lf
         lf_cpu_expand(embed, ids[i], 1, row);
         for (int64_t j = 0; j < hidden; j++)
             row[j] = lf_r(lf_cpu_of(d), row[j]);
-        for (int64_t j = 0; j < hidden; j++)
-            row[j] = lf_r(lf_cpu_of(d), row[j]);
         for (int64_t s = 1; s < n; s++)
             memcpy(row + s * hidden, row, sizeof(float) * (size_t)hidden);
     }

@@ -17,7 +17,7 @@ import sys
 import numpy as np
 
 from formats import Weight, bf16
-from model_ref import Guard, Ref
+from model_ref import Guard, Ref, hadamard
 
 NANO = dict(vocab_size=96, hidden_size=64, num_attention_heads=4, head_dim=32, qk_rope_head_dim=16, q_lora_rank=32,
             o_groups=2, o_lora_rank=16, n_routed_experts=6, num_experts_per_tok=2, moe_intermediate_size=32,
@@ -72,8 +72,18 @@ class Store:
             self.put(name + ".scale", w.scale)
         return ["f32", "bf16", "fp8", "fp4"].index(w.kind)
 
+    def uneven(self, n, group):
+        """A power of two per group, so that no two neighbouring groups have the same scale."""
+        g = 2.0 ** (2 * (np.arange(-(-n // group)) % 2) + self.rng.integers(-1, 2, -(-n // group)) - 1)
+        return g.repeat(group)[:n]
+
     def stored(self, kind, rows, cols, gain=1.0):
-        return Weight.store(self.rng.standard_normal((rows, cols)) * gain / np.sqrt(cols), kind)
+        w = self.rng.standard_normal((rows, cols)) * gain / np.sqrt(cols)
+        if kind == "fp8":
+            w *= self.uneven(rows, 128)[:, None] * self.uneven(cols, 128)
+        if kind == "fp4":
+            w *= self.uneven(cols, 32)
+        return Weight.store(w, kind)
 
     def both(self, config, fields, f):
         """f(ref) -> one array per field; written for exact and released numerics."""
@@ -133,8 +143,8 @@ def gemm(path):
 
 def hc(path):
     s = Store(path, 2)
-    for c, D, n, m in ((NANO, 64, 4, 7), (HEAD, 96, 4, 2), (NANO, 40, 2, 3), (NANO, 72, 1, 2)):
-        c = dict(c, hidden_size=D, hc_mult=n)
+    for c, D, n, m, turns in ((NANO, 64, 4, 7, 20), (HEAD, 96, 4, 2, 3), (NANO, 40, 2, 3, 1), (NANO, 72, 1, 2, 20)):
+        c = dict(c, hidden_size=D, hc_mult=n, hc_sinkhorn_iters=turns)
         X, norm = s.normal(m, n, D), 1 + s.normal(D, gain=0.1)
         fn = s.normal((2 + n) * n, n * D, gain=1 / np.sqrt(n * D))
         base = (0.5 * s.rng.standard_normal((2 + n) * n)).astype(np.float32)
@@ -188,14 +198,19 @@ def rows(path):
                 s.put("x", x), s.put("pos", pos), s.put("freq", freq)
                 s.both(c, ["y"], lambda r: r.rotate(x, pos, freq, bool(inverse)))
             w = 1 + s.normal(d, gain=0.1)
-            x, pos = s.guarded(c, lambda n: (s.normal(n, d, gain=4.0), positions(s, n)),
+            x, pos = s.guarded(c, lambda n: (s.normal(n, d) * s.uneven(d, 64), positions(s, n)),
                                lambda r, x, pos: r.window(x, w, pos, freq), m)
             s.case("window", c)
             s.put("x", x), s.put("pos", pos), s.put("freq", freq), s.put("w", w)
             s.put("dst_row", s.rng.permutation(m + 3)[:m].astype(np.int64))
             s.both(c, ["y"], lambda r: r.window(x, w, pos, freq))
-            x, pos = s.guarded(c, lambda n: (s.normal(n, Hi, di), positions(s, n)),
-                               lambda r, x, pos: r.index_query(x, pos, freq), m - 2)
+            wave = hadamard(di)[3] * np.sqrt(di) * 2        # transforms to one large channel in the first group
+
+            def draw(n):
+                p = positions(s, n)
+                p[n // 2:] = 0                              # unturned, it stays one
+                return bf16(s.normal(n, Hi, di) + wave), p
+            x, pos = s.guarded(c, draw, lambda r, x, pos: r.index_query(x, pos, freq), m - 1)
             s.case("index_query", c, [Hi])
             s.put("x", x), s.put("pos", pos), s.put("freq", freq)
             s.both(c, ["y"], lambda r: r.index_query(x, pos, freq))
