@@ -1,0 +1,189 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The indexer: which compressed entries a query of a ratio-4 layer attends to.   Source: model.md, "Indexer"; what it
+ * gives: src/cpu/indexer.c.
+ *
+ * The scores of a tile of queries are written out (index_score.cu), then a block a query selects, exactly.
+ */
+#include "index_score.cuh"
+#include "select.cuh"
+
+enum {
+    SCORE_BYTES = 256 << 20,               /* of scores at a time, but one query's at least */
+    MOST_QUERIES = 1 << 16
+};
+
+struct choose_args {
+    int32_t *sel;
+    float *out;                            /* may be NULL */
+    const float *score;                    /* [queries, ld] */
+    int64_t ld, pos0, row_first, row_count;
+    int k;
+};
+
+struct put_row {
+    int32_t *sel;
+    float *out;
+    const float *score;
+    int64_t row_first;
+
+    __device__ void operator()(int64_t place, int64_t i) const
+    {
+        sel[place] = (int32_t)(i + row_first);
+        if (out)
+            out[place] = score[i];
+    }
+};
+
+static __global__ void __launch_bounds__(LF_SELECT_THREADS) choose_kernel(choose_args a)
+{
+    __shared__ lf_selection s;
+    int64_t i = blockIdx.x, n = (a.pos0 + i + 1) / 4 - a.row_first;
+    put_row put = { a.sel + i * a.k, a.out ? a.out + i * a.k : NULL, a.score + i * a.ld, a.row_first };
+
+    n = max((int64_t)0, min(n, a.row_count));
+    lf_select(&s, put.score, n, a.k, put);
+    for (int64_t j = n + threadIdx.x; j < a.k; j += blockDim.x) {
+        put.sel[j] = -1;
+        if (put.out)
+            put.out[j] = -INFINITY;
+    }
+}
+
+static int64_t visible(const lf_topk *t, int64_t query)
+{
+    return lf_max(0, lf_min((t->pos0 + query + 1) / 4 - t->row_first, t->row_count));
+}
+
+/* Queries of which `ld` scores each are held at a time. */
+static int64_t tile_of(int64_t queries, int64_t ld)
+{
+    return lf_max(1, lf_min(lf_min(queries, MOST_QUERIES), SCORE_BYTES / (4 * ld)));
+}
+
+size_t lf_cuda_topk_scratch(int64_t queries, int64_t rows)
+{
+    int64_t row = 4 * lf_round_up(lf_max(rows, 1), 4);
+
+    return (size_t)lf_max(row, lf_min(row * lf_min(queries, MOST_QUERIES), SCORE_BYTES));
+}
+
+void lf_cuda_index_topk(lf_dev *d, const lf_topk *t)
+{
+    lf_cuda *c = lf_cuda_of(d);
+
+    if (t->queries == 0 || t->k <= 0)
+        return;
+    int64_t most = visible(t, t->queries - 1), ld = lf_round_up(lf_max(most, 1), 4), tile = tile_of(t->queries, ld);
+    int64_t each = (int64_t)d->model->index_heads * d->model->index_dim;
+    float *score = (float *)lf_cuda_scratch(c, LF_SCRATCH_A, lf_cuda_topk_scratch(t->queries, t->row_count));
+    if (!score)
+        return;
+    for (int64_t q0 = 0; q0 < t->queries && !c->failed; q0 += tile) {
+        int64_t n = lf_min(tile, t->queries - q0), sees = visible(t, q0 + n - 1);
+        lf_cuda_scores s = { score, ld, lf_act_at(d, t->q, q0 * each), t->w + q0 * d->model->index_heads, n,
+                             t->pos0 + q0, t->keys, t->row_first, sees };
+        choose_args a = { t->sel + q0 * t->k, t->score ? t->score + q0 * t->k : NULL, score, ld, t->pos0 + q0,
+                          t->row_first, t->row_count, t->k };
+        if (sees > (t->score ? 0 : t->k))                      /* else all that is visible is chosen, unseen */
+            lf_cuda_index_score(c, &s);
+        choose_kernel<<<(unsigned)n, LF_SELECT_THREADS, 0, c->stream>>>(a);
+        LF_LAUNCHED(c, "index_topk, choose");
+    }
+}
+
+/* ---- merging candidate lists ---- */
+
+struct merge_args {
+    int32_t *sel;
+    const int32_t *cand;                   /* [parts, m, k] */
+    const float *score;
+    int64_t m;
+    int parts, k;
+    int64_t sort_n;                        /* the power of two from k on */
+};
+
+static __device__ __forceinline__ uint64_t candidate(const merge_args &a, int64_t i)
+{
+    int64_t at = (i / a.k * a.m + blockIdx.x) * a.k + i % a.k;
+    int32_t row = a.cand[at];
+
+    return row < 0 ? 0 : lf_rank_key(a.score[at], (uint32_t)row);              /* 0: below all that there are */
+}
+
+/* The k-th largest candidate of n; 0 when there are fewer. */
+static __device__ uint64_t kth_candidate(lf_selection *s, const merge_args &a, int64_t n)
+{
+    uint64_t prefix = 0;
+    int64_t k = a.k;
+
+    for (int shift = 56; shift >= 0; shift -= 8) {
+        if (threadIdx.x < 256)
+            s->total[threadIdx.x] = 0;
+        __syncthreads();
+        for (int64_t i = threadIdx.x; i < n; i += blockDim.x) {
+            uint64_t key = candidate(a, i);
+            if (shift == 56 || key >> (shift + 8) == prefix)
+                atomicAdd(&s->total[key >> shift & 255], 1);
+        }
+        __syncthreads();
+        if (threadIdx.x == 0) {
+            int64_t above = 0;
+            int digit = 255;
+            while (digit > 0 && above + s->total[digit] < k)
+                above += s->total[digit--];
+            s->digit = (uint32_t)digit;
+            s->left = k - above;
+        }
+        __syncthreads();
+        prefix = prefix << 8 | s->digit;
+        k = s->left;
+    }
+    return prefix;
+}
+
+static __global__ void __launch_bounds__(LF_SELECT_THREADS) merge_kernel(merge_args a)
+{
+    extern __shared__ uint32_t row[];      /* complements: the largest first is the lowest row first */
+    __shared__ lf_selection s;
+    __shared__ uint32_t count;
+    int64_t n = (int64_t)a.parts * a.k;
+
+    for (int64_t i = threadIdx.x; i < a.sort_n; i += blockDim.x)
+        row[i] = 0;
+    if (threadIdx.x == 0)
+        count = 0;
+    uint64_t kth = kth_candidate(&s, a, n);
+    for (int64_t i = threadIdx.x; i < n; i += blockDim.x) {
+        uint64_t key = candidate(a, i);
+        if (key && key >= kth) {
+            uint32_t place = atomicAdd(&count, 1u);
+            if (place < (uint32_t)a.k)
+                row[place] = (uint32_t)key;
+        }
+    }
+    lf_sort(row, a.sort_n);
+    for (int64_t i = threadIdx.x; i < a.k; i += blockDim.x)
+        a.sel[blockIdx.x * (int64_t)a.k + i] = row[i] ? (int32_t)~row[i] : -1;
+}
+
+void lf_cuda_topk_merge(lf_dev *d, int32_t *sel, const int32_t *cand, const float *score, int parts, int64_t m, int k)
+{
+    lf_cuda *c = lf_cuda_of(d);
+    merge_args a = { sel, cand, score, m, parts, k, 2 };
+
+    if (m == 0 || k <= 0)
+        return;
+    while (a.sort_n < k)
+        a.sort_n *= 2;
+    size_t shared = 4 * (size_t)a.sort_n;
+    if (shared > (size_t)128 << 10) {
+        lf_cuda_fail(c, "topk_merge: index_topk %d; up to 32768 rows can be merged", k);
+        return;
+    }
+    if (LF_CUDA(c, cudaFuncSetAttribute(merge_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared),
+                "topk_merge: shared memory"))
+        return;
+    merge_kernel<<<(unsigned)m, LF_SELECT_THREADS, shared, c->stream>>>(a);
+    LF_LAUNCHED(c, "topk_merge");
+}
