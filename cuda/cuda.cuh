@@ -29,7 +29,7 @@ extern "C" {
 typedef enum lf_cuda_slot {
     LF_SCRATCH_A, LF_SCRATCH_B, LF_SCRATCH_C, LF_SCRATCH_D, LF_SCRATCH_E, LF_SCRATCH_F, LF_SCRATCH_G, LF_SCRATCH_H,
     LF_SCRATCH_GEMM_X, LF_SCRATCH_GEMM_X_SCALE, LF_SCRATCH_GEMM_W, LF_SCRATCH_GEMM_W_SCALE, LF_SCRATCH_GEMM_OUT,
-    LF_SCRATCH_GEMM_PARTS, LF_SCRATCH_GEMM_WORKSPACE,
+    LF_SCRATCH_GEMM_PARTS,
     LF_SCRATCH_ROUTE,
     LF_SCRATCH_MOE_TABLE, LF_SCRATCH_MOE_X, LF_SCRATCH_MOE_X_SCALE, LF_SCRATCH_MOE_GU, LF_SCRATCH_MOE_H,
     LF_SCRATCH_MOE_H_SCALE, LF_SCRATCH_MOE_OUT, LF_SCRATCH_MOE_BANK, LF_SCRATCH_MOE_BANK_SCALE,
@@ -56,7 +56,7 @@ typedef struct lf_cuda_held {              /* memory handed out by take() */
 
 typedef struct lf_cuda_plans lf_cuda_plans;            /* gemm.cu: the algorithm of each product */
 typedef struct lf_cuda_stores lf_cuda_stores;          /* weight.cu: memory of uploaded weights */
-typedef struct lf_cuda_bank lf_cuda_bank;              /* moe.cu: a layer's experts, expanded to fp8 */
+typedef struct lf_cuda_bank lf_cuda_bank;              /* bank.cuh: a layer's experts, expanded to fp8 */
 
 typedef struct lf_cuda {
     lf_dev dev;                            /* first: an lf_dev is this */
@@ -72,6 +72,7 @@ typedef struct lf_cuda {
     lf_cuda_plans *plans;
     lf_cuda_stores *stores;
     lf_cuda_bank *bank;
+    unsigned told;                         /* what -v has said once */
     int failed;
     lf_err error;
     char where[64];                        /* "layer 3, tile 2", when the caller says so; part of every error */
@@ -84,6 +85,9 @@ static inline lf_cuda *lf_cuda_of(lf_dev *d)
 
 /* NULL when there is no memory (recorded): return then. */
 void *lf_cuda_scratch(lf_cuda *c, lf_cuda_slot slot, size_t bytes);
+
+int lf_cuda_memory_open(lf_cuda *c, lf_err *err);      /* pinned pieces */
+void lf_cuda_memory_free(lf_cuda *c);                  /* these, scratch, and what was never given back */
 
 /* ---- errors ---- */
 
@@ -325,23 +329,32 @@ void lf_cuda_expand(lf_cuda *c, const lf_weight *w, int64_t r0, int64_t n, __nv_
 void lf_cuda_expand(lf_cuda *c, const lf_weight *w, int64_t r0, int64_t n, float *out, int64_t ldo);
 void lf_cuda_stores_free(lf_cuda *c);
 
-/* ---- products (gemm.cu) ---- */
+/* fold.cu: a whole packed e2m1 weight as e4m3 codes [rows, cols] with scales [ceil(rows/128)][scale_ld]; *misfit
+ * (device memory) becomes 1 where that would lose something, and NaN stands there.  folds: whether it works. */
+int lf_cuda_folds(lf_cuda *c, const lf_weight *w, int *folds, lf_err *err);
+void lf_cuda_fold(lf_cuda *c, const lf_weight *w, uint8_t *out, float *scale, int64_t scale_ld, int *misfit);
 
-/* An fp8 product, both sides quantised: out [m, n] = x w^T, m a multiple of 4, n of 8, k of 16; out rows ldo apart, bf16
- * or float32.  x [m, k] codes with scales [ceil(k/128)][m]; w [n, k] codes, rows ldw apart, with scales
- * [ceil(n/128)][up to a multiple of 4 of ceil(k/128)].  Pointers 16-byte aligned. */
-typedef struct lf_cuda_fp8 {
-    const uint8_t *x, *w;
-    const float *x_scale, *w_scale;
+/* ---- products ---- */
+
+typedef enum lf_cuda_precision { LF_CUDA_FP8, LF_CUDA_BF16, LF_CUDA_F32 } lf_cuda_precision;
+
+/* out [m, n] = x [m, k] w[n, k]^T, both sides in one precision, float32 accumulation (never tf32), out bf16 or float32.
+ * All pointers and rows 16-byte aligned.  fp8, both sides quantised: m a multiple of 4, n of 8, k of 16; x_scale
+ * [ceil(k/128)][m]; w_scale [ceil(n/128)][up to a multiple of 4 of ceil(k/128)], one per 128x128. */
+typedef struct lf_cuda_product {
+    lf_cuda_precision precision;
+    int f32_out;
+    const void *x, *w;
+    const float *x_scale, *w_scale;        /* fp8 only */
     void *out;
-    int64_t m, n, k, ldw, ldo;
-    lf_gemm_out kind;
-} lf_cuda_fp8;
+    int64_t m, n, k, ldx, ldw, ldo;
+} lf_cuda_product;
 
-void lf_cuda_gemm_fp8(lf_cuda *c, const lf_cuda_fp8 *g);
-/* Whether a slice of a weight can go into lf_cuda_gemm_fp8 as it is stored. */
+void lf_cuda_multiply(lf_cuda *c, const lf_cuda_product *p);           /* product.cu */
+
+/* gemm.cu: whether a slice of a weight can be the w of an fp8 product as it is stored, and its scales in that form
+ * (NULL: recorded). */
 int lf_cuda_fp8_fits(const lf_weight *w);
-/* The scales of such a slice as lf_cuda_fp8 wants them. */
 const float *lf_cuda_fp8_scale(lf_cuda *c, const lf_weight *w);
 int lf_cuda_plans_open(lf_cuda *c, lf_err *err);
 void lf_cuda_plans_free(lf_cuda *c);
@@ -350,9 +363,16 @@ void lf_cuda_bank_forget(lf_cuda *c);      /* weights have changed: what was exp
 
 /* ---- the operations, one file a concept ---- */
 
+int lf_cuda_take(lf_dev *d, void **out, size_t bytes, const char *what, lf_err *err);
+void lf_cuda_give(lf_dev *d, void *p);
+void lf_cuda_put(lf_dev *d, void *dst, const void *host, size_t bytes);
+void lf_cuda_get(lf_dev *d, void *host, const void *src, size_t bytes);
+void lf_cuda_copy(lf_dev *d, void *dst, const void *src, size_t bytes);
+void lf_cuda_copy_rows(lf_dev *d, void *dst, size_t ldd, const void *src, size_t lds, size_t row_bytes, int64_t rows);
+void lf_cuda_gather(lf_dev *d, void *dst, const void *src, const int32_t *idx, int64_t rows, size_t row_bytes);
+void lf_cuda_fill(lf_dev *d, void *dst, int byte, size_t bytes);
 int lf_cuda_weight(lf_dev *d, lf_weight *w, const void *data, size_t bytes, const void *scale, size_t scale_bytes,
                    lf_err *err);
-void lf_cuda_put(lf_dev *d, void *dst, const void *host, size_t bytes);
 void lf_cuda_gemm(lf_dev *d, const lf_gemm *g);
 void lf_cuda_embed(lf_dev *d, lf_act *x, const uint32_t *ids, int64_t m, const lf_weight *embed);
 void lf_cuda_hc_pre(lf_dev *d, lf_act *y, float *mix, const lf_act *x, int64_t m, const lf_hc *hc, const float *norm);

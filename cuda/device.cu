@@ -1,10 +1,12 @@
-/* SPDX-License-Identifier: Apache-2.0 */
-extern "C" {
-#include "base.h"
-}
-#include "dev_cuda.h"
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Opening and closing a GPU, errors, the table of operations.
+ */
+#include "cuda.cuh"
 
-#include <cuda_runtime.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
 
 int lf_cuda_devices(int *count, lf_err *err)
 {
@@ -12,11 +14,151 @@ int lf_cuda_devices(int *count, lf_err *err)
 
     if (rc != cudaSuccess) {
         *count = 0;
+        cudaGetLastError();
         return lf_fail(err, "no usable GPU: %s; check the driver with nvidia-smi, or use --device cpu",
                        cudaGetErrorString(rc));
     }
     if (*count == 0)
         return lf_fail(err, "no GPU is visible: check CUDA_VISIBLE_DEVICES and what the job asked for, "
                        "or use --device cpu");
+    return 0;
+}
+
+/* ---- errors ---- */
+
+void lf_cuda_fail(lf_cuda *c, const char *fmt, ...)
+{
+    char text[768];
+    va_list ap;
+
+    if (c->failed)
+        return;
+    va_start(ap, fmt);
+    vsnprintf(text, sizeof text, fmt, ap);
+    va_end(ap);
+    lf_fail(&c->error, "GPU %d%s%s: %s", c->device, c->where[0] ? ", " : "", c->where, text);
+    c->failed = 1;
+}
+
+int lf_cuda_check(lf_cuda *c, cudaError_t rc, const char *what)
+{
+    if (rc == cudaSuccess)
+        return 0;
+    cudaGetLastError();                    /* what can be forgotten is; what cannot comes back with the next call */
+    lf_cuda_fail(c, "%s: %s (%s)", what, cudaGetErrorString(rc), cudaGetErrorName(rc));
+    return -1;
+}
+
+static int cuda_sync(lf_dev *d, lf_err *err)
+{
+    lf_cuda *c = lf_cuda_of(d);
+
+    lf_cuda_check(c, cudaStreamSynchronize(c->stream), "waiting for the GPU: an earlier kernel failed");
+    if (!c->failed)
+        return 0;
+    c->failed = 0;
+    return lf_fail(err, "%s", c->error.text);
+}
+
+/* ---- the table ---- */
+
+static void cuda_close(lf_dev *d)
+{
+    lf_cuda *c = lf_cuda_of(d);
+
+    cudaSetDevice(c->device);
+    if (c->stream)
+        cudaStreamSynchronize(c->stream);
+    lf_cuda_bank_free(c);
+    lf_cuda_plans_free(c);
+    lf_cuda_stores_free(c);
+    lf_cuda_memory_free(c);
+    if (c->blas)
+        cublasLtDestroy(c->blas);
+    if (c->stream)
+        cudaStreamDestroy(c->stream);
+    free(c);
+}
+
+static const lf_dev_ops cuda_ops = {
+    .name = "cuda", .close = cuda_close,
+    .take = lf_cuda_take, .give = lf_cuda_give, .put = lf_cuda_put, .get = lf_cuda_get, .copy = lf_cuda_copy,
+    .copy_rows = lf_cuda_copy_rows, .gather = lf_cuda_gather, .fill = lf_cuda_fill, .sync = cuda_sync,
+    .weight = lf_cuda_weight, .gemm = lf_cuda_gemm, .embed = lf_cuda_embed,
+    .hc_pre = lf_cuda_hc_pre, .hc_post = lf_cuda_hc_post, .hc_head = lf_cuda_hc_head,
+    .norm = lf_cuda_norm, .query = lf_cuda_query, .rotate = lf_cuda_rotate, .window = lf_cuda_window,
+    .index_query = lf_cuda_index_query, .scale = lf_cuda_scale, .round = lf_cuda_round,
+    .add_ape = lf_cuda_add_ape, .compress = lf_cuda_compress,
+    .row_pack = lf_cuda_row_pack, .row_unpack = lf_cuda_row_unpack,
+    .index_topk = lf_cuda_index_topk, .topk_merge = lf_cuda_topk_merge,
+    .attention = lf_cuda_attention, .merge = lf_cuda_merge,
+    .route = lf_cuda_route, .experts = lf_cuda_experts, .combine = lf_cuda_combine,
+    .logits_topk = lf_cuda_logits_topk, .logprob = lf_cuda_logprob,
+};
+
+/* ---- opening ---- */
+
+static int refuse(const lf_model *m, lf_numerics numerics, int act_bytes, lf_err *err)
+{
+    if (act_bytes != 2 && act_bytes != 4)
+        return lf_fail(err, "activations of %d bytes: the GPU backend has bf16 (2) and float32 (4)", act_bytes);
+    if (numerics == LF_RELEASED && act_bytes != 2)
+        return lf_fail(err, "released numerics have bf16 activations: float32 ones need --numerics exact");
+    if (numerics == LF_RELEASED && (m->index_dim & (m->index_dim - 1)))
+        return lf_fail(err, "released numerics need an index_head_dim that is a power of two (Hadamard transform), "
+                       "not %d: use --numerics exact", m->index_dim);
+    return 0;
+}
+
+static int check_gpu(lf_cuda *c, lf_err *err)
+{
+    cudaDeviceProp p;
+    cudaError_t rc = cudaGetDeviceProperties(&p, c->device);
+
+    if (rc != cudaSuccess)
+        return lf_fail(err, "GPU %d: its properties could not be read: %s", c->device, cudaGetErrorString(rc));
+    if (p.major != 9 || p.minor != 0)
+        return lf_fail(err, "GPU %d is a %s of compute capability %d.%d: this program was built for 9.0 (H100, H200, "
+                       "GH200); choose another with CUDA_VISIBLE_DEVICES, or use --device cpu", c->device, p.name,
+                       p.major, p.minor);
+    c->sms = p.multiProcessorCount;
+    c->smem_max = p.sharedMemPerBlockOptin;
+    return 0;
+}
+
+static int start(lf_cuda *c, lf_err *err)
+{
+    cudaError_t rc = cudaSetDevice(c->device);
+
+    if (rc == cudaSuccess)
+        rc = cudaStreamCreateWithFlags(&c->stream, cudaStreamNonBlocking);
+    if (rc != cudaSuccess)
+        return lf_fail(err, "GPU %d could not be opened: %s", c->device, cudaGetErrorString(rc));
+    cublasStatus_t blas = cublasLtCreate(&c->blas);
+    if (blas != CUBLAS_STATUS_SUCCESS)
+        return lf_fail(err, "GPU %d: cuBLASLt did not start: %s", c->device, cublasLtGetStatusString(blas));
+    return lf_cuda_memory_open(c, err) || lf_cuda_plans_open(c, err) ? -1 : 0;
+}
+
+int lf_cuda_open(lf_dev **out, const lf_model *m, lf_numerics numerics, int act_bytes, int device, lf_err *err)
+{
+    int count;
+
+    *out = NULL;
+    if (refuse(m, numerics, act_bytes, err) || lf_cuda_devices(&count, err))
+        return -1;
+    if (device < 0 || device >= count)
+        return lf_fail(err, "GPU %d does not exist: this process sees GPUs 0 to %d", device, count - 1);
+    lf_cuda *c = (lf_cuda *)lf_alloc(sizeof *c);
+    c->device = device;
+    c->dev.ops = &cuda_ops;
+    c->dev.model = m;
+    c->dev.numerics = numerics;
+    c->dev.act_bytes = (size_t)act_bytes;
+    if (check_gpu(c, err) || start(c, err)) {
+        cuda_close(&c->dev);
+        return -1;
+    }
+    *out = &c->dev;
     return 0;
 }

@@ -1,0 +1,127 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Packed e2m1 with a scale per 1x32 as e4m3 with a scale per 128x128, without loss: e2m1 * 2^k is an e4m3 number for k
+ * from -8 to 6, so a block folds when the exponents of its groups lie within 14 of each other.  Groups of zeros fit
+ * anywhere.   Source: model.md, "Released checkpoint format".
+ */
+#include "cuda.cuh"
+
+enum { FOLD_LOW = -8, FOLD_HIGH = 6 };
+
+/* The e4m3 codes of the magnitudes 0 .. 6 times 2^k, byte i for e2m1 code i. */
+static __device__ uint2 magnitudes(int k)
+{
+    float unit = __uint_as_float((uint32_t)(127 + k) << 23);
+    uint32_t w[2] = { 0, 0 };
+
+#pragma unroll
+    for (int i = 0; i < 8; i++)
+        w[i / 4] |= (uint32_t)lf_to_e4m3(lf_e2m1(i) * unit) << 8 * (i & 3);
+    return make_uint2(w[0], w[1]);
+}
+
+/* Four e2m1 codes, lowest first, as four e4m3 bytes: a table look-up of the magnitudes, and the signs moved up. */
+static __device__ uint32_t fold_4(uint32_t codes, uint2 table)
+{
+    uint32_t sign = (codes & 0x8) << 4 | (codes & 0x80) << 8 | (codes & 0x800) << 12 | (codes & 0x8000) << 16;
+
+    return __byte_perm(table.x, table.y, codes & 0x7777) | sign;
+}
+
+static __device__ void fold_32(uint8_t *out, uint4 packed, uint2 table)
+{
+    uint32_t in[4] = { packed.x, packed.y, packed.z, packed.w }, w[8];
+
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        w[2 * i] = fold_4(in[i] & 0xffff, table);
+        w[2 * i + 1] = fold_4(in[i] >> 16, table);
+    }
+    *(uint4 *)out = make_uint4(w[0], w[1], w[2], w[3]);
+    *(uint4 *)(out + 16) = make_uint4(w[4], w[5], w[6], w[7]);
+}
+
+typedef struct matrix {
+    const uint8_t *data, *scale;           /* [rows, cols / 2], [rows, cols / 32] */
+    int64_t rows, cols;
+    uint8_t *out;                          /* [rows, cols]; NULL: only say whether it folds */
+    float *out_scale;                      /* [ceil(rows / 128)][scale_ld] */
+    int64_t scale_ld;
+    int *misfit;                           /* set to 1 where a block does not fold */
+} matrix;
+
+/* A block of 256 threads per 128x128: two groups of 32 each. */
+static __device__ void fold_block(const matrix &m)
+{
+    __shared__ int low, high;
+    int64_t row0 = (int64_t)blockIdx.y * 128, group0 = (int64_t)blockIdx.x * 4, groups = m.cols / 32;
+    uint4 packed[2];
+    int exponent[2];
+
+    if (threadIdx.x == 0)
+        low = 256, high = -1;
+    __syncthreads();
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        int64_t row = row0 + ((int)threadIdx.x >> 2) + i * 64, group = group0 + ((int)threadIdx.x & 3);
+        exponent[i] = -1;
+        if (row >= m.rows || group >= groups)
+            continue;
+        packed[i] = *(const uint4 *)(m.data + (row * groups + group) * 16);
+        exponent[i] = m.scale[row * groups + group];
+        if ((packed[i].x | packed[i].y | packed[i].z | packed[i].w) & 0x77777777u) {
+            atomicMin(&low, exponent[i]);
+            atomicMax(&high, exponent[i]);
+        }
+    }
+    __syncthreads();
+    int scale = high < 0 ? 127 : max(high - FOLD_HIGH, 1);             /* high < 0: all zeros */
+    int fits = high < 0 || (high != 255 && low - scale >= FOLD_LOW);
+    if (threadIdx.x == 0 && !fits)
+        *m.misfit = 1;
+    if (!m.out)
+        return;
+    if (threadIdx.x == 0)
+        m.out_scale[blockIdx.y * m.scale_ld + blockIdx.x] = fits ? lf_e8m0((uint8_t)scale) : lf_e8m0(255);
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        int64_t row = row0 + ((int)threadIdx.x >> 2) + i * 64, group = group0 + ((int)threadIdx.x & 3);
+        if (exponent[i] >= 0) {
+            int k = min(max(exponent[i] - scale, (int)FOLD_LOW), (int)FOLD_HIGH);
+            fold_32(m.out + (row * groups + group) * 32, packed[i], magnitudes(k));
+        }
+    }
+}
+
+static __global__ void __launch_bounds__(256) fold(matrix m)
+{
+    fold_block(m);
+}
+
+static dim3 blocks_of(const matrix &m)
+{
+    return dim3(lf_blocks(m.cols, 128), lf_blocks(m.rows, 128));
+}
+
+int lf_cuda_folds(lf_cuda *c, const lf_weight *w, int *folds, lf_err *err)
+{
+    int *misfit = (int *)lf_cuda_scratch(c, LF_SCRATCH_A, sizeof *misfit), host = 0;
+    matrix m = { w->data, w->scale, w->all_rows, w->all_cols, NULL, NULL, 0, misfit };
+
+    if (misfit && w->all_rows && w->all_cols) {
+        lf_cuda_fill(&c->dev, misfit, 0, sizeof *misfit);
+        fold<<<blocks_of(m), 256, 0, c->stream>>>(m);
+        LF_LAUNCHED(c, "fold");
+        lf_cuda_get(&c->dev, &host, misfit, sizeof host);
+    }
+    *folds = !host;
+    return c->failed ? c->dev.ops->sync(&c->dev, err) : 0;
+}
+
+void lf_cuda_fold(lf_cuda *c, const lf_weight *w, uint8_t *out, float *scale, int64_t scale_ld, int *misfit)
+{
+    matrix m = { w->data, w->scale, w->all_rows, w->all_cols, out, scale, scale_ld, misfit };
+
+    fold<<<blocks_of(m), 256, 0, c->stream>>>(m);
+    LF_LAUNCHED(c, "fold");
+}
