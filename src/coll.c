@@ -102,6 +102,20 @@ static int move_staged(lf_comm *c, lf_dev *d, const lf_xfer *send, int sends, co
     return d->ops->sync(d, err);           /* the stage is used again */
 }
 
+static int move_nccl(lf_comm *c, const lf_xfer *send, int sends, const lf_xfer *recv, int recvs, lf_err *err)
+{
+    c->stats.bytes_sent += bytes_of_others(c, send, sends);
+    c->stats.bytes_received += bytes_of_others(c, recv, recvs);
+    return lf_nccl_move(c->nccl, send, sends, recv, recvs, err);
+}
+
+static int move(lf_comm *c, lf_dev *d, const lf_xfer *send, int sends, const lf_xfer *recv, int recvs, lf_err *err)
+{
+    if (on_host(d))
+        return lf_comm_move(c, send, sends, recv, recvs, err);
+    return c->nccl ? move_nccl(c, send, sends, recv, recvs, err) : move_staged(c, d, send, sends, recv, recvs, err);
+}
+
 static int transfer(lf_comm *c, lf_dev *d, lf_coll_kind kind, const lf_xfer *send, int sends,
                     const lf_xfer *recv, int recvs, lf_err *err)
 {
@@ -113,8 +127,7 @@ static int transfer(lf_comm *c, lf_dev *d, lf_coll_kind kind, const lf_xfer *sen
         return -1;
     bad = lf_comm_begin(c, &call, &start, err) || copy_own(c, d, send, sends, recv, recvs, err);
     if (!bad && c->size > 1)
-        bad = on_host(d) ? lf_comm_move(c, send, sends, recv, recvs, err)
-                         : move_staged(c, d, send, sends, recv, recvs, err);
+        bad = move(c, d, send, sends, recv, recvs, err);
     return lf_comm_end(c, start, bad ? -1 : 0);
 }
 
@@ -217,6 +230,16 @@ static int sum_blocks(lf_comm *c, lf_dev *d, float *x, int64_t n, lf_err *err)
     return 0;
 }
 
+/* Bytes counted as sum_blocks moves them. */
+static int sum_nccl(lf_comm *c, float *x, int64_t n, lf_err *err)
+{
+    uint64_t bytes = 2 * (uint64_t)n * sizeof *x * (uint64_t)(c->size - 1) / (uint64_t)c->size;
+
+    c->stats.bytes_sent += bytes;
+    c->stats.bytes_received += bytes;
+    return lf_nccl_sum(c->nccl, x, n, err);
+}
+
 int lf_coll_sum(lf_comm *c, lf_dev *d, float *x, int64_t n, lf_err *err)
 {
     lf_call call = { .kind = LF_COLL_SUM, .n = n };
@@ -224,7 +247,7 @@ int lf_coll_sum(lf_comm *c, lf_dev *d, float *x, int64_t n, lf_err *err)
     int bad = lf_comm_begin(c, &call, &start, err);
 
     if (!bad && c->size > 1)
-        bad = sum_blocks(c, d, x, n, err);
+        bad = c->nccl && !on_host(d) ? sum_nccl(c, x, n, err) : sum_blocks(c, d, x, n, err);
     return lf_comm_end(c, start, bad);
 }
 

@@ -29,6 +29,7 @@ void lf_comm_free(lf_comm *c)
 {
     if (!c)
         return;
+    lf_nccl_close(c->nccl);
     if (c->mpi != MPI_COMM_NULL)
         MPI_Comm_free(&c->mpi);
     free(c->every);

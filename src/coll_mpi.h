@@ -6,6 +6,7 @@
 #define LF_COLL_MPI_H
 
 #include "coll.h"
+#include "coll_nccl.h"
 
 #include <mpi.h>
 
@@ -19,6 +20,7 @@ struct lf_comm {
     int size, rank;
     int check;                             /* compare every call over the ranks; the same on all of them */
     MPI_Comm poke;                         /* unless MPI_COMM_NULL: every call lets MPI serve others (topo_counter.h) */
+    lf_nccl *nccl;                         /* for device memory, when the device is a GPU; else NULL */
     size_t piece;                          /* bytes of a message at most */
     lf_comm_stats stats;
     lf_xfer *every;                        /* [2 * size], for calls with a piece to and from every rank */

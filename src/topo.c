@@ -129,6 +129,25 @@ static int counter_open(lf_topo *t, lf_err *err)
     return 0;
 }
 
+static int comm_attach(lf_comm *c, lf_dev *d, lf_err *err)
+{
+    unsigned char id[LF_NCCL_ID] = { 0 };
+    int any, bad = c->size > 1 && c->rank == 0 ? lf_nccl_id(id, err) : 0;
+
+    if (c->size == 1)
+        return 0;
+    if (lf_topo_any(c, bad, &any, err) || any || lf_topo_bcast(c, id, sizeof id, 0, err))
+        return -1;
+    return lf_nccl_open(&c->nccl, d, id, c->size, c->rank, c->stats.name, err);
+}
+
+int lf_topo_attach(lf_topo *t, lf_dev *d, lf_err *err)
+{
+    if (strcmp(d->ops->name, "cuda") || !lf_nccl_here())
+        return 0;
+    return comm_attach(t->group, d, err) || comm_attach(t->pcp, d, err) || comm_attach(t->tp, d, err) ? -1 : 0;
+}
+
 int lf_topo_open(lf_topo *t, const lf_grid *g, lf_err *err)
 {
     int rank, world, check;

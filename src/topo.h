@@ -23,6 +23,9 @@ void lf_topo_abort(int code) __attribute__((noreturn));        /* ends every ran
 /* Both collective over the world.  LONGFILL_CHECK_COLLECTIVES=1 in rank 0's environment: before every collective the
  * ranks compare what they are about to do, and where they differ all of them fail, naming the first rank and call. */
 int lf_topo_open(lf_topo *t, const lf_grid *g, lf_err *err);
+/* Device memory goes through NCCL from now on, where the device is a GPU and the program has NCCL; without it through
+ * host memory.  d outlives t.  All ranks of the world call it. */
+int lf_topo_attach(lf_topo *t, lf_dev *d, lf_err *err);
 void lf_topo_close(lf_topo *t);
 
 /* A counter on rank 0 that all ranks draw from: dp groups pull prompts with it.  Next value, from 0.
