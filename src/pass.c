@@ -2,6 +2,7 @@
 #include "pass.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 enum { DEFAULT_TILE = 512 };
 
@@ -137,7 +138,8 @@ typedef struct want {
 typedef struct wants {
     want w[80];
     int n;
-    size_t bytes;
+    size_t bytes, of[LF_MEMORY_KINDS];
+    lf_memory_kind kind;                   /* of what is asked for next */
 } wants;
 
 static void ask(wants *w, void *at, double count, size_t each, const char *what)
@@ -147,6 +149,7 @@ static void ask(wants *w, void *at, double count, size_t each, const char *what)
     *x = (want){ .at = at, .bytes = (size_t)count * each, .what = what };
     x->bytes = x->bytes ? x->bytes : 1;
     w->bytes += x->bytes;
+    w->of[w->kind] += x->bytes;
 }
 
 static void ask_pool(wants *w, lf_pass *p, lf_pool *k, int64_t width, int index)
@@ -265,16 +268,21 @@ static void ask_all(wants *w, lf_pass *p)
     size_t act = p->dev->act_bytes;
     double rows = (double)p->mine->rows;
 
+    w->kind = LF_MEMORY_STREAMS;
     ask(w, &p->x, rows * m->hc * (double)m->hidden, act, "the residual streams");
+    w->kind = LF_MEMORY_WINDOW;
     ask(w, &p->kv, (double)p->mine->kv_rows * m->head_dim, act, "window rows");
+    w->kind = LF_MEMORY_TOKENS;
     ask(w, &p->q_lat, rows * (double)m->q_rank, act, "query latents");
     ask(w, &p->index_w, rows * m->index_heads, 4, "index weights");
     ask(w, &p->mix, rows * (m->hc + m->hc * m->hc), 4, "stream mixes");
     ask(w, &p->pos, rows, 8, "positions");
     ask(w, &p->kv_row, rows, 8, "window slots");
     ask(w, &p->ids, rows, 4, "token ids");
+    w->kind = LF_MEMORY_COMPRESSED;
     ask_pool(w, p, &p->main, m->head_dim, 0);
     ask_pool(w, p, &p->index, m->index_dim, 1);
+    w->kind = LF_MEMORY_WORKSPACE;
     ask_tile(w, p);
     ask_head(w, p);
     ask_tp(w, p);
@@ -300,7 +308,7 @@ static void share(lf_pass *p, lf_engine *e, int n, const int64_t *lengths)
 
     p->engine = e;
     p->dev = e->dev;
-    p->ops = e->dev->ops;
+    p->ops = e->dev->ops;                  /* NULL for a plan, which computes nothing */
     p->model = e->model;
     p->merge = e->setup.merge && g->pcp > 1;
     p->tile_rows = e->setup.tile ? e->setup.tile : p->merge ? LF_BLOCK : DEFAULT_TILE;
@@ -390,7 +398,7 @@ void lf_pass_close(lf_pass *p)
     *p = (lf_pass){ 0 };
 }
 
-size_t lf_pass_bytes(const lf_engine *e, int n, const int64_t *lengths)
+size_t lf_pass_bytes(const lf_engine *e, int n, const int64_t *lengths, size_t of[LF_MEMORY_KINDS])
 {
     lf_pass p = { 0 };
     wants w = { .n = 0 };
@@ -398,6 +406,8 @@ size_t lf_pass_bytes(const lf_engine *e, int n, const int64_t *lengths)
     share(&p, (lf_engine *)(uintptr_t)e, n, lengths);
     ask_all(&w, &p);
     unshare(&p);
+    if (of)
+        memcpy(of, w.of, sizeof w.of);
     return w.bytes;
 }
 

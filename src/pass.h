@@ -118,7 +118,10 @@ typedef struct lf_pass {
 int lf_pass_open(lf_pass *p, lf_engine *e, int n, const lf_prompt *prompts, const lf_sink *sink, double *seconds,
                  lf_err *err);
 void lf_pass_close(lf_pass *p);
-size_t lf_pass_bytes(const lf_engine *e, int n, const int64_t *lengths);
+size_t lf_pass_bytes(const lf_engine *e, int n, const int64_t *lengths, size_t of[LF_MEMORY_KINDS]);   /* of: or NULL */
+
+/* The formats of travelling rows, from the device and the numerics. */
+void lf_engine_formats(lf_engine *e);
 
 /* From now on time counts as this phase. */
 void lf_pass_phase(lf_pass *p, lf_phase phase);

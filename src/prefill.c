@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "pass.h"
+#include "traffic.h"
 
 #include <stdlib.h>
 
@@ -14,14 +15,10 @@ const char *lf_phase_name(lf_phase p)
     return name[p];
 }
 
-/* Finished rows travel as they are computed with: released numerics rounds them to fp8 and fp4 anyway. */
-static void choose_formats(lf_engine *e)
+void lf_engine_formats(lf_engine *e)
 {
-    if (e->dev->numerics == LF_RELEASED) {
-        e->row_fmt = LF_ROW_FP8;
-        e->index_fmt = LF_ROW_FP4;
-    } else
-        e->row_fmt = e->index_fmt = e->dev->act_bytes == 4 ? LF_ROW_F32 : LF_ROW_BF16;
+    e->row_fmt = lf_travel_fmt(e->dev->numerics, e->dev->act_bytes, 0);
+    e->index_fmt = lf_travel_fmt(e->dev->numerics, e->dev->act_bytes, 1);
 }
 
 int lf_engine_open(lf_engine **out, const lf_engine_setup *s, lf_err *err)
@@ -32,7 +29,7 @@ int lf_engine_open(lf_engine **out, const lf_engine_setup *s, lf_err *err)
     e->dev = s->dev;
     e->model = s->model;
     e->topo = s->topo;
-    choose_formats(e);
+    lf_engine_formats(e);
     if (lf_weights_load(&e->weights, s->model, s->checkpoint, s->dev, &s->topo->grid, err)) {
         lf_engine_close(e);
         return -1;
@@ -51,7 +48,7 @@ void lf_engine_close(lf_engine *e)
 
 size_t lf_engine_bytes(const lf_engine *e, int n, const int64_t *lengths)
 {
-    return lf_pass_bytes(e, n, lengths);
+    return lf_pass_bytes(e, n, lengths, NULL);
 }
 
 static int layers(lf_pass *p)

@@ -78,4 +78,28 @@ int lf_engine_run(lf_engine *e, int n, const lf_prompt *prompts, const lf_sink *
  * the same function. */
 size_t lf_engine_bytes(const lf_engine *e, int n, const int64_t *lengths);
 
+/* What a pass takes, by what it is for. */
+typedef enum lf_memory_kind {
+    LF_MEMORY_STREAMS,                     /* residual streams of the local tokens */
+    LF_MEMORY_TOKENS,                      /* what else each local token keeps through a layer */
+    LF_MEMORY_WINDOW,                      /* window rows and their halo */
+    LF_MEMORY_COMPRESSED,                  /* compressed and index rows (gather: of all ranks), compressor state */
+    LF_MEMORY_WORKSPACE,                   /* of a tile, of the experts, of the logits */
+    LF_MEMORY_KINDS
+} lf_memory_kind;
+
+const char *lf_memory_name(lf_memory_kind k);          /* "streams", ... */
+
+/* The same sizes before there is a device or a checkpoint: for planning. */
+typedef struct lf_engine_plan {
+    const lf_model *model;
+    lf_grid grid;                          /* one rank's place */
+    lf_numerics numerics;
+    size_t act_bytes;                      /* 4: the CPU; 2: a GPU */
+    int64_t tile;                          /* 0: the default */
+    int merge, topk;
+} lf_engine_plan;
+
+size_t lf_engine_plan_bytes(const lf_engine_plan *s, int n, const int64_t *lengths, size_t of[LF_MEMORY_KINDS]);
+
 #endif

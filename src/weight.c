@@ -270,14 +270,20 @@ int64_t lf_vocab_at(const lf_model *m, int tp, int tp_rank)
     return m->vocab * tp_rank / tp;
 }
 
+void lf_weights_shape(lf_weights *w, const lf_model *m, const lf_grid *g)
+{
+    *w = (lf_weights){ .heads = m->heads / g->tp, .groups = m->o_groups / g->tp, .experts = m->experts / g->ep,
+                       .expert0 = g->ep_rank * (m->experts / g->ep), .layers = m->layers,
+                       .vocab0 = lf_vocab_at(m, g->tp, g->tp_rank) };
+    w->vocab = lf_vocab_at(m, g->tp, g->tp_rank + 1) - w->vocab0;
+}
+
 int lf_weights_load(lf_weights *w, const lf_model *m, lf_checkpoint *c, lf_dev *d, const lf_grid *g, lf_err *err)
 {
     loader l = { .w = w, .m = m, .c = c, .d = d, .err = err };
 
-    *w = (lf_weights){ .dev = d, .heads = m->heads / g->tp, .groups = m->o_groups / g->tp,
-                       .experts = m->experts / g->ep, .expert0 = g->ep_rank * (m->experts / g->ep),
-                       .layers = m->layers, .vocab0 = lf_vocab_at(m, g->tp, g->tp_rank) };
-    w->vocab = lf_vocab_at(m, g->tp, g->tp_rank + 1) - w->vocab0;
+    lf_weights_shape(w, m, g);
+    w->dev = d;
     w->layer = lf_alloc(sizeof *w->layer * (size_t)m->layers);
     if (matrix(&l, &w->embed, "", "embed", m->vocab, m->hidden) ||
         matrix(&l, &w->head, "", "head", m->vocab, m->hidden) ||

@@ -11,7 +11,7 @@ import sys
 
 FLOORS = {
     0: "base log json hash num",
-    1: "options field safetensors inventory synth request idfile model grid shard memory kvlayout "
+    1: "options field safetensors inventory synth request idfile model grid shard traffic memory kvlayout "
        "tokenizer added alphabet bpe charset pattern pretokenize unicode",
     2: "dev dev_cuda",
     3: "topo coll",
