@@ -32,7 +32,8 @@ static inline store_blob *store_kv(const store *s, int seq, int layer, int part)
     return &s->kv[((int64_t)seq * s->model->layers + layer) * LF_PARTS + part];
 }
 
-static inline void store_put(store_blob *b, int64_t rows_all, int64_t row0, int64_t rows, const void *data, size_t bytes)
+static inline void store_put(store_blob *b, int64_t rows_all, int64_t row0, int64_t rows, const void *data,
+                             size_t bytes)
 {
     if (rows == 0)
         return;

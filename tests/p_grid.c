@@ -43,7 +43,8 @@ static int open_model(world *w, lf_err *err)
         synthdir_make();
         bad = synthdir_write("m", (lf_synth_options){ .seed = 7, .set = set, .sets = 6 }, err);
     }
-    if (lf_topo_any(w->all, bad, &any, err) || any || lf_topo_bcast(w->all, synthdir_root, sizeof synthdir_root, 0, err))
+    if (lf_topo_any(w->all, bad, &any, err) || any ||
+        lf_topo_bcast(w->all, synthdir_root, sizeof synthdir_root, 0, err))
         return -1;
     char *dir = synthdir_path("m");
     bad = lf_model_read(&w->model, dir, err) || lf_checkpoint_open(&w->checkpoint, dir, err) ||
