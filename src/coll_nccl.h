@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * coll_nccl: NCCL as coll uses it, without a type of its.  Floor 3.  Implemented by cuda/nccl.cu, or by coll_nccl_none.c
- * in a program built without NCCL, where communicators of GPUs go through MPI and host memory.
+ * coll_nccl: NCCL as coll uses it, without a type of its.  Floor 3.  Implemented by cuda/nccl.cu, or by
+ * coll_nccl_none.c in a program built without NCCL, where communicators of GPUs go through MPI and host memory.
  */
 #ifndef LF_COLL_NCCL_H
 #define LF_COLL_NCCL_H
