@@ -112,6 +112,8 @@ int lf_job_any(lf_job *j, int bad, lf_err *err);
 
 /* ---- job_output.c ---- */
 
+/* On rank 0 only: no two prompts may have one file name. */
+int lf_job_names(const lf_job *j, lf_err *err);
 /* On rank 0 only: the output directory is there and takes files, what an earlier run finished is marked in j->skip
  * and has its line in results.jsonl.  A dry run changes nothing. */
 int lf_job_output(lf_job *j, lf_err *err);

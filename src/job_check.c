@@ -70,6 +70,8 @@ static int prompts_read(lf_job *j, lf_err *err)
         snprintf(j->tokenizer_sha256, sizeof j->tokenizer_sha256, "%s", lf_tokenizer_sha256(text.tokenizer));
     lf_request_text_close(&text);
     if (!bad)
+        bad = lf_job_names(j, err);        /* of all shards: they share the directory */
+    if (!bad)
         lf_requests_shard(&j->requests, j->o->shard, j->o->shards);
     return bad;
 }

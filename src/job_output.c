@@ -11,7 +11,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-static int names_check(const lf_job *j, lf_err *err)
+int lf_job_names(const lf_job *j, lf_err *err)
 {
     const char **id = lf_alloc((size_t)j->requests.n * sizeof *id);
 
@@ -164,7 +164,7 @@ int lf_job_output(lf_job *j, lf_err *err)
 {
     const char *out = j->o->output;
 
-    if (names_check(j, err) || report_look(j->o->report, err))
+    if (report_look(j->o->report, err))
         return -1;
     if (j->o->dry_run)
         return directory_look(out, err) || resume(j, err) ? -1 : 0;

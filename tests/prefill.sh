@@ -103,8 +103,15 @@ for name in names[0]:
 END
 }
 
+for threads in 2 4; do
+    OMP_NUM_THREADS=$threads
+    prefill 1 threads$threads -i "$dir/prompts"
+    [ $code -eq 0 ] && [ "$(files)" -eq 7 ]
+    result $? "$threads threads"
+done
+OMP_NUM_THREADS=1
 if [ -n "${PYTHON:-}" ]; then
-    for other in ranks2 ranks3; do
+    for other in ranks2 ranks3 threads2 threads4; do
         same_files "$dir/one" "$dir/$other" 2>"$dir/err"
         result $? "$other: every dataset is the same, bit for bit"
     done
