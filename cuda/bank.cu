@@ -26,7 +26,8 @@ lf_expert_way lf_cuda_expert_way(const lf_cuda *c, const lf_experts *e, int expe
         return LF_EXPERT_PLAIN;
     if (lf_cuda_fp8_fits(w1) && lf_cuda_fp8_fits(w2) && lf_cuda_fp8_fits(w3))
         return LF_EXPERT_STORED;
-    if (folds(w1) && folds(w2) && folds(w3) && w1->rows % 128 == 0 && w1->cols % 16 == 0)
+    if (folds(w1) && folds(w2) && folds(w3) && w1->rows % 128 == 0 && w1->cols % 16 == 0 &&
+        w1->cols >= 128)
         return LF_EXPERT_FOLDED;
     return LF_EXPERT_PLAIN;
 }

@@ -2,7 +2,8 @@
  *
  * gemm: which product a weight and the numerics ask for, and operands in the form that it takes.
  *
- *   released, e4m3 weight whose slice begins on a 128x128 block, 8 | rows, 16 | columns: fp8 with block scales
+ *   released, e4m3 weight whose slice begins on a 128x128 block, 8 | rows, 16 | columns, at least a block large: fp8
+ *                                          with block scales
  *   released, other quantised weights:     the quantised input and the weight as bf16, both exactly, bf16 product
  *   float32 activations or weight:         float32 product
  *   everything else:                       bf16 product, the weight as bf16 (exact for all stored formats but float32)
@@ -19,7 +20,7 @@ static int is_quantised(const lf_weight *w)
 int lf_cuda_fp8_fits(const lf_weight *w)
 {
     return w->dtype == LF_E4M3 && w->row0 % 128 == 0 && w->col0 % 128 == 0 && w->rows % 8 == 0 && w->cols % 16 == 0 &&
-           w->all_cols % 16 == 0;
+           w->all_cols % 16 == 0 && w->rows >= 128 && w->cols >= 128;
 }
 
 const float *lf_cuda_fp8_scale(lf_cuda *c, const lf_weight *w)

@@ -1,0 +1,221 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Routing, experts and combination on the GPU against the CPU backend.
+ *
+ * Tolerances, Euclidean over a row.  Experts: float32 1e-5; exact with bf16 activations 1e-2: three results are
+ * rounded one after the other, 2^-9 each, where the reference has no rounding; released 1.5e-2: where g or u differ by
+ * a rounding of bf16, the activation may fall on the other side of a step of e4m3, which is 2^-3 of it, for some 3 in
+ * 1000 values.
+ */
+#include "gpu_pair.h"
+
+enum { EXPERTS = 5 };
+
+typedef struct shape {
+    int64_t hidden, inter;
+    lf_dtype type;
+    int spread, misfit;                    /* powers of two that the scales cover; an expert that does not fold */
+    float limit;
+} shape;
+
+static const shape shapes[] = {
+    { 96, 64, LF_I8, 9, 0, 4 },                    /* small: through gemm */
+    { 96, 64, LF_BF16, 0, 0, 4 },
+    { 256, 128, LF_I8, 14, 0, 4 },                 /* folds, at the limit */
+    { 416, 384, LF_I8, 9, 0, 0 },                  /* folds, ragged last block */
+    { 256, 128, LF_I8, 9, 1, 4 },                  /* some fold, one does not */
+    { 256, 192, LF_E4M3, 3, 0, 4 },                /* as stored */
+    { 4096, 2048, LF_I8, 4, 0, 10 },               /* released size */
+    { 4096, 2048, LF_E4M3, 4, 0, 10 },
+};
+
+/* Pairs of each expert: none, one, around multiples of 4, many. */
+static const int64_t counts[][EXPERTS] = { { 0, 1, 5, 64, 3 }, { 7, 0, 130, 2, 1 }, { 1, 0, 0, 0, 0 },
+                                           { 4, 8, 0, 12, 4 } };
+
+typedef struct experts {
+    pair_weight w1[EXPERTS], w2[EXPERTS], w3[EXPERTS];
+    const shape *s;
+    float *x;                              /* [tokens, hidden] */
+    int64_t tokens;
+} experts;
+
+static experts experts_new(pair *p, const shape *s)
+{
+    experts e = { .s = s, .tokens = 40 };
+
+    for (int i = 0; i < EXPERTS; i++) {
+        e.w1[i] = pair_weight_new(p, s->type, s->inter, s->hidden, s->spread, 0);
+        e.w3[i] = pair_weight_new(p, s->type, s->inter, s->hidden, s->spread, s->misfit && i == 2);
+        e.w2[i] = pair_weight_new(p, s->type, s->hidden, s->inter, s->spread, 0);
+    }
+    e.x = pair_values(p, e.tokens * s->hidden);
+    return e;
+}
+
+/* Pair i of expert n is of token (17 n + 5 i) mod tokens, with a weight that only depends on these. */
+static float *run(pair *p, int side, const experts *e, const int64_t *count)
+{
+    const lf_dev_ops *ops = p->dev[side]->ops;
+    lf_weight w1[EXPERTS], w2[EXPERTS], w3[EXPERTS];
+    int64_t first[EXPERTS + 1] = { 0 }, pairs = 0;
+
+    for (int n = 0; n < EXPERTS; n++)
+        pairs += count[n];
+    int32_t *src = pair_host(p, 4 * (size_t)pairs);
+    float *weight = pair_host(p, 4 * (size_t)pairs);
+    for (int n = 0; n < EXPERTS; n++) {
+        w1[n] = e->w1[n].side[side];
+        w2[n] = e->w2[n].side[side];
+        w3[n] = e->w3[n].side[side];
+        first[n + 1] = first[n] + count[n];
+        for (int64_t i = 0; i < count[n]; i++) {
+            src[first[n] + i] = (int32_t)((17 * n + 5 * i) % e->tokens);
+            weight[first[n] + i] = 0.125f + 0.01f * (float)((n + i) % 7);
+        }
+    }
+    size_t size = p->dev[side]->act_bytes;
+    lf_act *out = pair_device(p, side, size * (size_t)(pairs * e->s->hidden));
+    lf_experts a = { .out = out, .x = pair_act(p, side, e->x, e->tokens * e->s->hidden),
+                     .src = pair_put(p, side, src, 4 * (size_t)pairs),
+                     .weight = pair_put(p, side, weight, 4 * (size_t)pairs), .first = first, .experts = EXPERTS, .w1 = w1, .w2 = w2, .w3 = w3, .limit = e->s->limit };
+    ops->experts(p->dev[side], &a);
+    /* One activation more: what lies behind the output must not be touched. */
+    float *y = pair_get(p, side, out, pairs * e->s->hidden + 16, 0);
+    if (side == PAIR_GPU)
+        TAP_CHECK(isnan(y[pairs * e->s->hidden]) && isnan(y[pairs * e->s->hidden + 15]),
+                  "  experts of [%d, %d]: nothing behind the output", (int)e->s->hidden, (int)e->s->inter);
+    return y;
+}
+
+/* Pair i of an expert has the same bits in both calls, where both have it. */
+static int same(const experts *e, const float *a, const int64_t *ca, const float *b, const int64_t *cb)
+{
+    int64_t h = e->s->hidden;
+    int bad = 0;
+
+    for (int n = 0; n < EXPERTS; n++) {
+        TAP_QUIET(bad, memcmp(a, b, 4 * (size_t)(lf_min(ca[n], cb[n]) * h)) == 0, "expert %d", n);
+        a += ca[n] * h;
+        b += cb[n] * h;
+    }
+    return bad == 0;
+}
+
+static void all_experts(const lf_model *m, lf_numerics numerics, int act_bytes, double tol)
+{
+    pair p;
+
+    pair_open(&p, m, numerics, act_bytes);
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
+        const shape *s = &shapes[i];
+        experts e = experts_new(&p, s);
+        float *got[4];
+        for (int c = 0; c < 4; c++) {
+            int64_t pairs = 0;
+            for (int n = 0; n < EXPERTS; n++)
+                pairs += counts[c][n];
+            got[c] = run(&p, PAIR_GPU, &e, counts[c]);
+            if (c > 1)
+                continue;
+            float *want = run(&p, PAIR_CPU, &e, counts[c]);
+            double off = pair_worst(got[c], want, pairs, s->hidden, s->hidden);
+            TAP_CHECK(off <= tol, "%s, %s in, %s experts of [%d, %d]%s: off by %.2g, at most %.2g",
+                      numerics == LF_RELEASED ? "released" : "exact", act_bytes == 2 ? "bf16" : "float32",
+                      lf_dtype_name(s->type), (int)s->hidden, (int)s->inter, s->misfit ? ", one does not fold" : "", off,
+                      tol);
+        }
+        TAP_CHECK(same(&e, got[0], counts[0], got[1], counts[1]) && same(&e, got[1], counts[1], got[3], counts[3]) &&
+                  same(&e, got[0], counts[0], got[2], counts[2]), "  and a pair's bits depend on nothing but the pair");
+        pair_sync(&p, "experts");
+        pair_clear(&p);
+    }
+    pair_close(&p);
+}
+
+static void route(pair *p, int64_t m, int hashed)
+{
+    const lf_model *x = &p->model;
+    int64_t n = m * x->experts_per_tok, vocab = 50;
+    pair_weight gate = pair_weight_new(p, LF_BF16, x->experts, x->hidden, 0, 0);
+    float *y = pair_values(p, m * x->hidden), *bias = pair_values(p, x->experts), *weight[PAIR_SIDES];
+    int64_t *table = pair_host(p, 8 * (size_t)(vocab * x->experts_per_tok));
+    uint32_t *ids = pair_host(p, 4 * (size_t)m);
+    int32_t *expert[PAIR_SIDES];
+
+    for (int64_t i = 0; i < vocab * x->experts_per_tok; i++)
+        table[i] = pair_random(p) % (uint32_t)x->experts;
+    for (int64_t i = 0; i < m; i++)
+        ids[i] = pair_random(p) % (uint32_t)vocab;
+    for (int s = 0; s < PAIR_SIDES; s++) {
+        lf_route r = { .expert = pair_device(p, s, 4 * (size_t)n), .weight = pair_device(p, s, 4 * (size_t)n),
+                       .y = pair_act(p, s, y, m * x->hidden), .m = m, .gate = &gate.side[s] };
+        if (hashed) {
+            r.tid2eid = pair_put(p, s, table, 8 * (size_t)(vocab * x->experts_per_tok));
+            r.ids = pair_put(p, s, ids, 4 * (size_t)m);
+        } else
+            r.bias = pair_put(p, s, bias, 4 * (size_t)x->experts);
+        p->dev[s]->ops->route(p->dev[s], &r);
+        expert[s] = pair_host(p, 4 * (size_t)n);
+        p->dev[s]->ops->get(p->dev[s], expert[s], r.expert, 4 * (size_t)n);
+        weight[s] = pair_get(p, s, r.weight, n, 1);
+    }
+    double off = pair_worst(weight[0], weight[1], m, x->experts_per_tok, x->experts_per_tok);
+    TAP_CHECK(memcmp(expert[0], expert[1], 4 * (size_t)n) == 0, "%s, %d rows: the experts, best first",
+              hashed ? "hash layer" : "learned layer", (int)m);
+    TAP_CHECK(off <= 1e-5, "  and their weights: off by %.2g, at most 1e-5", off);
+    pair_sync(p, "route");
+    pair_clear(p);
+}
+
+static void combine(pair *p, int64_t m)
+{
+    enum { K = 6 };
+    int64_t h = p->model.hidden;
+    float *z = pair_values(p, m * K * h), *shared = pair_values(p, m * h), *y[PAIR_SIDES];
+    int32_t *slot = pair_host(p, 4 * (size_t)(m * K));
+
+    for (int64_t i = 0; i < m * K; i++)
+        slot[i] = (int32_t)(m * K - 1 - i);
+    for (int s = 0; s < PAIR_SIDES; s++) {
+        lf_act *out = pair_device(p, s, p->dev[s]->act_bytes * (size_t)(m * h));
+        p->dev[s]->ops->combine(p->dev[s], out, pair_act(p, s, z, m * K * h),
+                                pair_put(p, s, slot, 4 * (size_t)(m * K)), K, pair_act(p, s, shared, m * h), m);
+        y[s] = pair_get(p, s, out, m * h, 0);
+    }
+    for (int64_t i = 0; p->bf16 && i < m * h; i++)
+        y[PAIR_CPU][i] = lf_round_bf16(y[PAIR_CPU][i]);
+    TAP_CHECK(memcmp(y[0], y[1], 4 * (size_t)(m * h)) == 0, "combine, rows of %d: the same bits", (int)h);
+    pair_sync(p, "combine");
+    pair_clear(p);
+}
+
+static void small_ones(const lf_model *base, int act_bytes, int64_t hidden, int chosen, int among)
+{
+    lf_model m = *base;
+    pair p;
+
+    m.hidden = hidden;
+    m.experts = among;
+    m.experts_per_tok = chosen;
+    pair_open(&p, &m, LF_EXACT, act_bytes);
+    route(&p, 301, 0);
+    route(&p, 3, 1);
+    combine(&p, 77);
+    pair_close(&p);
+}
+
+int main(void)
+{
+    lf_model m = { .vocab = 100, .hc = 4, .index_dim = 32, .routed_scale = 1.5f };
+
+    if (!pair_gpu("experts"))
+        return tap_done();
+    small_ones(&m, 4, 96, 2, 7);
+    small_ones(&m, 2, 1024, 6, 256);
+    small_ones(&m, 2, 77, 3, 33);
+    all_experts(&m, LF_EXACT, 4, 1e-5);
+    all_experts(&m, LF_EXACT, 2, 1e-2);
+    all_experts(&m, LF_RELEASED, 2, 1.5e-2);
+    return tap_done();
+}
