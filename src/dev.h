@@ -24,7 +24,7 @@
 #define LF_DEV_H
 
 #include "kvlayout.h"
-#include "safetensors.h"
+#include "inventory.h"
 
 typedef struct lf_act lf_act;              /* incomplete on purpose: step with lf_act_at */
 typedef struct lf_dev lf_dev;
@@ -161,6 +161,9 @@ typedef struct lf_dev_ops {
     /* Make the bytes of a tensor (mapped file memory) usable as w->data, w->scale; the CPU uses them in place. */
     int (*weight)(lf_dev *d, lf_weight *w, const void *data, size_t bytes, const void *scale, size_t scale_bytes,
                   lf_err *err);
+
+    /* The same with made-up values: those that synth.h gives this item, stored this way. */
+    int (*made_up)(lf_dev *d, lf_weight *w, const lf_inventory_item *item, lf_store store, uint64_t seed, lf_err *err);
 
     void (*gemm)(lf_dev *d, const lf_gemm *g);
 

@@ -30,7 +30,7 @@ int lf_engine_open(lf_engine **out, const lf_engine_setup *s, lf_err *err)
     e->model = s->model;
     e->topo = s->topo;
     lf_engine_formats(e);
-    if (lf_weights_load(&e->weights, s->model, s->checkpoint, s->dev, &s->topo->grid, err)) {
+    if (lf_weights_load(&e->weights, s->model, s->checkpoint, s->seed, s->dev, &s->topo->grid, err)) {
         lf_engine_close(e);
         return -1;
     }

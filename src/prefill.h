@@ -52,7 +52,8 @@ typedef struct lf_engine lf_engine;
 
 typedef struct lf_engine_setup {
     const lf_model *model;
-    lf_checkpoint *checkpoint;
+    lf_checkpoint *checkpoint;             /* NULL: made-up weights in the released format (bench --weights dummy) */
+    uint64_t seed;                         /* of those */
     lf_dev *dev;
     lf_topo *topo;                         /* this rank's place in the grid, and its communicators */
     lf_kv_dtype kv_dtype;                  /* resolved: not auto */

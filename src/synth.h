@@ -30,6 +30,16 @@ int lf_synth_config(const lf_synth_options *o, char **text, lf_err *err);
  * written last: a directory that has one is whole.  A failure leaves the directory as it was. */
 int lf_synth_write(const char *dir, const lf_synth_options *o, lf_err *err);
 
+/* How the values of a floating tensor are made, so that a device can make the same: value i = mean + gain * z(key, i),
+ * z(key, i) = (sum of the four 16-bit quarters of draw(key + i * 0x9e3779b97f4a7c15) - 131070) / 37837.228, in float32;
+ * draw(z): z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9, z = (z ^ z >> 27) * 0x94d049bb133111eb, z ^ z >> 31. */
+typedef struct lf_synth_law {
+    uint64_t key;
+    float mean, gain;
+} lf_synth_law;
+
+lf_synth_law lf_synth_law_of(const lf_inventory_item *item, uint64_t seed);
+
 /* Values [first, first + n) of a floating tensor, before it is rounded to the type it is stored in. */
 void lf_synth_values(const lf_inventory_item *item, uint64_t seed, int64_t first, int64_t n, float *out);
 

@@ -84,12 +84,18 @@ static law law_of(lf_role role)
     }
 }
 
+lf_synth_law lf_synth_law_of(const lf_inventory_item *item, uint64_t seed)
+{
+    law w = law_of(item->role);
+
+    return (lf_synth_law){ .key = key_of(item->name, seed), .mean = w.mean,
+                           .gain = w.product ? w.gain / sqrtf((float)item->cols) : w.gain };
+}
+
 void lf_synth_values(const lf_inventory_item *item, uint64_t seed, int64_t first, int64_t n, float *out)
 {
     static const float scales[3] = { 0.8f, 0.6f, 1.1f };
-    uint64_t key = key_of(item->name, seed);
-    law w = law_of(item->role);
-    float gain = w.product ? w.gain / sqrtf((float)item->cols) : w.gain;
+    lf_synth_law w = lf_synth_law_of(item, seed);
 
     for (int64_t i = 0; i < n; i++) {
         int64_t at = first + i;
@@ -98,7 +104,7 @@ void lf_synth_values(const lf_inventory_item *item, uint64_t seed, int64_t first
         else if (item->role == LF_ROLE_HC_HEAD_SCALE)
             out[i] = 0.7f;
         else
-            out[i] = w.mean + gain * spread(key, (uint64_t)at);
+            out[i] = w.mean + w.gain * spread(w.key, (uint64_t)at);
     }
 }
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "weight.h"
+#include "synth.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -8,7 +9,8 @@
 typedef struct loader {
     lf_weights *w;
     const lf_model *m;
-    lf_checkpoint *c;
+    lf_checkpoint *c;                      /* NULL: made-up weights */
+    uint64_t seed;
     lf_dev *d;
     lf_err *err;
 } loader;
@@ -51,203 +53,190 @@ static int own(loader *l, void **out, size_t bytes, const char *name)
     return 0;
 }
 
-static const lf_tensor *tensor(loader *l, const char *name, const void **data)
+/* A vector (or small table) as float32 in device memory. */
+static int vector(loader *l, float **out, int layer, lf_role role)
 {
-    const lf_tensor *t = lf_checkpoint_find(l->c, name);
-
-    if (!t) {
-        lf_fail(l->err, "the checkpoint has no tensor %s", name);
-        return NULL;
-    }
-    return lf_checkpoint_data(l->c, t, data, l->err) ? NULL : t;
-}
-
-/* A stored vector (or small table) of n values as float32 in device memory. */
-static int vector(loader *l, float **out, const char *prefix, const char *name, int64_t n)
-{
-    char full[256];
+    lf_inventory_item item;
+    lf_inventory_found found;
     const void *data;
 
-    snprintf(full, sizeof full, "%s%s", prefix, name);
-    const lf_tensor *t = tensor(l, full, &data);
-    if (!t || own(l, (void **)out, sizeof(float) * (size_t)n, full))
+    if (lf_inventory_item_of(l->m, layer, role, 0, &item))
+        return lf_fail(l->err, "layer %d has no tensor of role %d", layer, (int)role);
+    int64_t n = item.rows * item.cols;
+    if (own(l, (void **)out, sizeof(float) * (size_t)n, item.name))
         return -1;
     float *host = lf_alloc(sizeof(float) * (size_t)n);
-    for (int64_t i = 0; i < n; i++) {
-        uint16_t b;
-        if (t->dtype == LF_BF16) {
-            memcpy(&b, (const char *)data + 2 * i, 2);
-            host[i] = lf_bf16_f32(b);
-        } else
-            memcpy(&host[i], (const char *)data + 4 * i, 4);
-    }
-    l->d->ops->put(l->d, *out, host, sizeof(float) * (size_t)n);
+    int bad = l->c && (lf_inventory_find(l->c, &item, &found, l->err) ||
+                       lf_checkpoint_data(l->c, found.weight, &data, l->err));
+    if (!bad && l->c)
+        lf_inventory_floats(found.weight->dtype, data, 0, n, host);
+    else if (!bad)
+        lf_synth_values(&item, l->seed, 0, n, host);
+    for (int64_t i = 0; !l->c && item.released == LF_STORE_BF16 && i < n; i++)
+        host[i] = lf_round_bf16(host[i]);
+    if (!bad)
+        l->d->ops->put(l->d, *out, host, sizeof(float) * (size_t)n);
     free(host);
+    return bad ? -1 : 0;
+}
+
+/* Rows row0 .. row0+rows-1 of a matrix of the checkpoint (rows 0: all).  When they are whole blocks of scales only their
+ * bytes are given to the device; otherwise it gets the whole and w is a view. */
+static int stored(loader *l, lf_weight *w, const lf_inventory_item *item, int64_t row0, int64_t rows)
+{
+    lf_inventory_found f;
+    const void *data, *scale = NULL;
+
+    if (lf_inventory_find(l->c, item, &f, l->err) || lf_checkpoint_data(l->c, f.weight, &data, l->err) ||
+        (f.scale && lf_checkpoint_data(l->c, f.scale, &scale, l->err)))
+        return -1;
+    size_t bytes = f.weight->bytes, scales = f.scale ? f.scale->bytes : 0;
+    int apart = row0 % 128 == 0 && rows % 128 == 0 && rows < item->rows;
+    if (apart) {
+        size_t row = bytes / (size_t)item->rows;
+        size_t scale_row = f.scale ? scales / (size_t)f.scale->shape[0] : 0;
+        int64_t per = f.scale ? item->rows / f.scale->shape[0] : 1;       /* rows of one row of scales: 1, or 128 */
+        per = f.weight->dtype == LF_E4M3 ? 128 : per;
+        data = (const char *)data + (size_t)row0 * row;
+        bytes = (size_t)rows * row;
+        scale = scale ? (const char *)scale + (size_t)(row0 / per) * scale_row : NULL;
+        scales = scale ? (size_t)(rows / per) * scale_row : 0;
+    }
+    int64_t all = apart ? rows : item->rows;
+    *w = (lf_weight){ .dtype = f.weight->dtype, .rows = all, .cols = item->cols, .all_rows = all, .all_cols = item->cols };
+    if (l->d->ops->weight(l->d, w, data, bytes, scale, scales, l->err))
+        return -1;
+    if (!apart)
+        *w = lf_weight_rows(*w, row0, rows);
     return 0;
 }
 
-/* A stored matrix [rows, cols] as it is. */
-static int matrix(loader *l, lf_weight *w, const char *prefix, const char *name, int64_t rows, int64_t cols)
+static int made_up(loader *l, lf_weight *w, const lf_inventory_item *item, int64_t row0, int64_t rows)
 {
-    char full[256];
-    const void *data, *scale = NULL;
-    const lf_tensor *s = NULL;
-
-    snprintf(full, sizeof full, "%s%s.weight", prefix, name);
-    if (!lf_checkpoint_find(l->c, full))
-        snprintf(full, sizeof full, "%s%s", prefix, name);             /* hc_*_fn has no ".weight" */
-    const lf_tensor *t = tensor(l, full, &data);
-    if (!t)
+    *w = (lf_weight){ .rows = item->rows, .cols = item->cols, .all_rows = item->rows, .all_cols = item->cols };
+    if (l->d->ops->made_up(l->d, w, item, item->released, l->seed, l->err))
         return -1;
-    if (t->dtype == LF_E4M3 || t->dtype == LF_I8) {
-        snprintf(full, sizeof full, "%s%s.scale", prefix, name);
-        if (!(s = tensor(l, full, &scale)))
-            return -1;
-    }
-    *w = (lf_weight){ .dtype = t->dtype, .rows = rows, .cols = cols, .all_rows = rows, .all_cols = cols };
-    return l->d->ops->weight(l->d, w, data, t->bytes, scale, s ? s->bytes : 0, l->err);
+    *w = lf_weight_rows(*w, row0, rows);
+    return 0;
 }
 
-static int hyper(loader *l, lf_hc *hc, const char *prefix, const char *name, int64_t outs, int scales)
+static int some_rows(loader *l, lf_weight *w, int layer, lf_role role, int expert, int64_t row0, int64_t rows)
 {
-    char full[96];
+    lf_inventory_item item;
+
+    if (lf_inventory_item_of(l->m, layer, role, expert, &item))
+        return lf_fail(l->err, "layer %d has no tensor of role %d", layer, (int)role);
+    rows = rows ? rows : item.rows;
+    int bad = l->c ? stored(l, w, &item, row0, rows) : made_up(l, w, &item, row0, rows);
+    return bad ? lf_fail_in(l->err, "%s", item.name) : 0;
+}
+
+static int matrix(loader *l, lf_weight *w, int layer, lf_role role)
+{
+    return some_rows(l, w, layer, role, 0, 0, 0);
+}
+
+/* fn, base and scale stand one after the other in lf_role. */
+static int hyper(loader *l, lf_hc *hc, int layer, lf_role fn)
+{
     float *scale, *base;
 
-    snprintf(full, sizeof full, "%s_fn", name);
-    if (matrix(l, &hc->fn, prefix, full, outs, l->m->hc * l->m->hidden))
-        return -1;
-    snprintf(full, sizeof full, "%s_scale", name);
-    if (vector(l, &scale, prefix, full, scales))
-        return -1;
-    snprintf(full, sizeof full, "%s_base", name);
-    if (vector(l, &base, prefix, full, outs))
+    if (matrix(l, &hc->fn, layer, fn) || vector(l, &base, layer, fn + 1) || vector(l, &scale, layer, fn + 2))
         return -1;
     hc->scale = scale;
     hc->base = base;
     return 0;
 }
 
-static int compressor(loader *l, lf_compressor *c, const char *prefix, int ratio, int64_t width)
+/* So do a compressor's ape, wkv, wgate and norm. */
+static int compressor(loader *l, lf_compressor *c, int layer, lf_role ape)
 {
-    int64_t outs = ratio == 4 ? 2 * width : width;
-
-    return matrix(l, &c->wkv, prefix, "compressor.wkv", outs, l->m->hidden) ||
-           matrix(l, &c->wgate, prefix, "compressor.wgate", outs, l->m->hidden) ||
-           vector(l, &c->ape, prefix, "compressor.ape", ratio * outs) ||
-           vector(l, &c->norm, prefix, "compressor.norm.weight", width);
+    return vector(l, &c->ape, layer, ape) || matrix(l, &c->wkv, layer, ape + 1) ||
+           matrix(l, &c->wgate, layer, ape + 2) || vector(l, &c->norm, layer, ape + 3) ? -1 : 0;
 }
 
-static int attention(loader *l, lf_layer *y, const char *prefix, const lf_grid *g)
+static int attention(loader *l, lf_layer *y, int layer, const lf_grid *g)
 {
     const lf_model *m = l->m;
-    int64_t d = m->head_dim, per_group = m->heads / m->o_groups * d;
-    int heads = l->w->heads, groups = l->w->groups;
-    char index[160];
+    int64_t heads = l->w->heads, q = heads * m->head_dim, o = l->w->groups * m->o_rank;
 
-    snprintf(index, sizeof index, "%sindexer.", prefix);
-    if (matrix(l, &y->wq_a, prefix, "wq_a", m->q_rank, m->hidden) ||
-        vector(l, &y->q_norm, prefix, "q_norm.weight", m->q_rank) ||
-        matrix(l, &y->wq_b, prefix, "wq_b", m->heads * d, m->q_rank) ||
-        matrix(l, &y->wkv, prefix, "wkv", d, m->hidden) ||
-        vector(l, &y->kv_norm, prefix, "kv_norm.weight", d) || vector(l, &y->sink, prefix, "attn_sink", m->heads) ||
-        matrix(l, &y->wo_a, prefix, "wo_a", m->o_groups * m->o_rank, per_group) ||
-        matrix(l, &y->wo_b, prefix, "wo_b", m->hidden, m->o_groups * m->o_rank))
+    if (matrix(l, &y->wq_a, layer, LF_ROLE_WQ_A) || vector(l, &y->q_norm, layer, LF_ROLE_Q_NORM) ||
+        some_rows(l, &y->wq_b, layer, LF_ROLE_WQ_B, 0, g->tp_rank * q, q) ||
+        matrix(l, &y->wkv, layer, LF_ROLE_WKV) || vector(l, &y->kv_norm, layer, LF_ROLE_KV_NORM) ||
+        vector(l, &y->sink, layer, LF_ROLE_SINK) ||
+        some_rows(l, &y->wo_a, layer, LF_ROLE_WO_A, 0, g->tp_rank * o, o) ||
+        matrix(l, &y->wo_b, layer, LF_ROLE_WO_B))
         return -1;
-    y->wq_b = lf_weight_rows(y->wq_b, g->tp_rank * heads * d, heads * d);
     y->sink += g->tp_rank * heads;
-    y->wo_a = lf_weight_rows(y->wo_a, g->tp_rank * groups * m->o_rank, groups * m->o_rank);
-    y->wo_b = lf_weight_cols(y->wo_b, g->tp_rank * groups * m->o_rank, groups * m->o_rank);
-    if (y->kind != LF_SWA && compressor(l, &y->main, prefix, lf_kind_ratio(y->kind), d))
+    y->wo_b = lf_weight_cols(y->wo_b, g->tp_rank * o, o);
+    if (y->kind != LF_SWA && compressor(l, &y->main, layer, LF_ROLE_COMP_APE))
         return -1;
     if (y->kind != LF_C4)
         return 0;
-    return compressor(l, &y->index, index, 4, m->index_dim) ||
-           matrix(l, &y->index_wq_b, index, "wq_b", (int64_t)m->index_heads * m->index_dim, m->q_rank) ||
-           matrix(l, &y->index_proj, index, "weights_proj", m->index_heads, m->hidden);
+    return compressor(l, &y->index, layer, LF_ROLE_INDEX_APE) ||
+           matrix(l, &y->index_wq_b, layer, LF_ROLE_INDEX_WQ_B) ||
+           matrix(l, &y->index_proj, layer, LF_ROLE_INDEX_WEIGHTS) ? -1 : 0;
 }
 
-/* Token id -> expert ids.  An id out of range would be a wild read later: refuse it here, by its place. */
-static int hash_table(loader *l, int64_t **out, const char *prefix)
+/* The table as the checkpoint has it.  An id out of range would be a wild read later: refuse it here, by its place. */
+static int read_table(loader *l, int64_t *host, int64_t n, const lf_inventory_item *item)
 {
-    char full[256];
+    lf_inventory_found found;
     const void *data;
-    int64_t n = l->m->vocab * l->m->experts_per_tok;
 
-    snprintf(full, sizeof full, "%sgate.tid2eid", prefix);
-    const lf_tensor *t = tensor(l, full, &data);
-    if (!t || own(l, (void **)out, sizeof(int64_t) * (size_t)n, full))
+    if (lf_inventory_find(l->c, item, &found, l->err) || lf_checkpoint_data(l->c, found.weight, &data, l->err))
         return -1;
-    int64_t *host = lf_alloc(sizeof(int64_t) * (size_t)n), bad = -1;
-    for (int64_t i = 0; i < n; i++) {
-        int32_t small;
-        memcpy(t->dtype == LF_I32 ? (void *)&small : (void *)&host[i],
-               (const char *)data + i * (int64_t)lf_dtype_bytes(t->dtype), lf_dtype_bytes(t->dtype));
-        host[i] = t->dtype == LF_I32 ? small : host[i];
-        if (bad < 0 && (host[i] < 0 || host[i] >= l->m->experts))
-            bad = i;
-    }
-    if (bad >= 0)
-        lf_fail(l->err, "%s: token %lld names expert %lld; the model has experts 0 to %d", full,
-                (long long)(bad / l->m->experts_per_tok), (long long)host[bad], l->m->experts - 1);
-    else
+    memcpy(host, data, sizeof(int64_t) * (size_t)n);
+    for (int64_t i = 0; i < n; i++)
+        if (host[i] < 0 || host[i] >= l->m->experts)
+            return lf_fail(l->err, "%s: token %lld names expert %lld; the model has experts 0 to %d", item->name,
+                           (long long)(i / l->m->experts_per_tok), (long long)host[i], l->m->experts - 1);
+    return 0;
+}
+
+/* Token id -> expert ids. */
+static int hash_table(loader *l, int64_t **out, int layer)
+{
+    lf_inventory_item item;
+    int64_t n = l->m->vocab * l->m->experts_per_tok, *host = lf_alloc(sizeof(int64_t) * (size_t)n);
+    int bad = lf_inventory_item_of(l->m, layer, LF_ROLE_TID2EID, 0, &item) ||
+              own(l, (void **)out, sizeof(int64_t) * (size_t)n, "gate.tid2eid") ||
+              (l->c && read_table(l, host, n, &item));
+
+    if (!bad && !l->c)
+        lf_synth_rows(&item, LF_STORE_I64, l->seed, l->m->experts, 0, item.rows, host, NULL, NULL);
+    if (!bad)
         l->d->ops->put(l->d, *out, host, sizeof(int64_t) * (size_t)n);
     free(host);
-    return bad >= 0 ? -1 : 0;
+    return bad ? -1 : 0;
 }
 
-static int expert(loader *l, lf_weight *w1, lf_weight *w2, lf_weight *w3, const char *prefix, const char *name)
+static int experts(loader *l, lf_layer *y, int layer)
 {
-    char full[64];
-    int64_t inter = l->m->expert_inter, hidden = l->m->hidden;
-
-    snprintf(full, sizeof full, "%s.w1", name);
-    if (matrix(l, w1, prefix, full, inter, hidden))
-        return -1;
-    snprintf(full, sizeof full, "%s.w2", name);
-    if (matrix(l, w2, prefix, full, hidden, inter))
-        return -1;
-    snprintf(full, sizeof full, "%s.w3", name);
-    return matrix(l, w3, prefix, full, inter, hidden);
-}
-
-static int experts(loader *l, lf_layer *y, const char *prefix, int layer)
-{
-    const lf_model *m = l->m;
     size_t bytes = sizeof(lf_weight) * (size_t)l->w->experts;
-    char name[64];
 
     y->w1 = lf_alloc(bytes);
     y->w2 = lf_alloc(bytes);
     y->w3 = lf_alloc(bytes);
-    if (matrix(l, &y->gate, prefix, "gate", m->experts, m->hidden) ||
-        (layer < m->hash_layers ? hash_table(l, &y->tid2eid, prefix)
-                                : vector(l, &y->bias, prefix, "gate.bias", m->experts)))
+    if (matrix(l, &y->gate, layer, LF_ROLE_GATE) ||
+        (layer < l->m->hash_layers ? hash_table(l, &y->tid2eid, layer) : vector(l, &y->bias, layer, LF_ROLE_GATE_BIAS)))
         return -1;
-    for (int e = 0; e < l->w->experts; e++) {
-        snprintf(name, sizeof name, "experts.%d", l->w->expert0 + e);
-        if (expert(l, &y->w1[e], &y->w2[e], &y->w3[e], prefix, name))
+    for (int i = 0, e = l->w->expert0; i < l->w->experts; i++, e++)
+        if (some_rows(l, &y->w1[i], layer, LF_ROLE_W1, e, 0, 0) || some_rows(l, &y->w2[i], layer, LF_ROLE_W2, e, 0, 0) ||
+            some_rows(l, &y->w3[i], layer, LF_ROLE_W3, e, 0, 0))
             return -1;
-    }
-    return expert(l, &y->shared1, &y->shared2, &y->shared3, prefix, "shared_experts");
+    return matrix(l, &y->shared1, layer, LF_ROLE_SHARED_W1) || matrix(l, &y->shared2, layer, LF_ROLE_SHARED_W2) ||
+           matrix(l, &y->shared3, layer, LF_ROLE_SHARED_W3) ? -1 : 0;
 }
 
 static int one_layer(loader *l, int layer, const lf_grid *g)
 {
     lf_layer *y = &l->w->layer[layer];
-    int64_t n = l->m->hc, mix = (2 + n) * n;
-    char prefix[64], sub[96];
 
     y->kind = l->m->kind[layer];
-    snprintf(prefix, sizeof prefix, "layers.%d.", layer);
-    if (hyper(l, &y->hc_attn, prefix, "hc_attn", mix, 3) || hyper(l, &y->hc_ffn, prefix, "hc_ffn", mix, 3) ||
-        vector(l, &y->attn_norm, prefix, "attn_norm.weight", l->m->hidden) ||
-        vector(l, &y->ffn_norm, prefix, "ffn_norm.weight", l->m->hidden))
-        return -1;
-    snprintf(sub, sizeof sub, "%sattn.", prefix);
-    if (attention(l, y, sub, g))
-        return -1;
-    snprintf(sub, sizeof sub, "%sffn.", prefix);
-    return experts(l, y, sub, layer);
+    return hyper(l, &y->hc_attn, layer, LF_ROLE_HC_ATTN_FN) || hyper(l, &y->hc_ffn, layer, LF_ROLE_HC_FFN_FN) ||
+           vector(l, &y->attn_norm, layer, LF_ROLE_ATTN_NORM) || vector(l, &y->ffn_norm, layer, LF_ROLE_FFN_NORM) ||
+           attention(l, y, layer, g) || experts(l, y, layer) ? -1 : 0;
 }
 
 static int rope(loader *l, lf_rope *r, int compressed)
@@ -278,23 +267,24 @@ void lf_weights_shape(lf_weights *w, const lf_model *m, const lf_grid *g)
     w->vocab = lf_vocab_at(m, g->tp, g->tp_rank + 1) - w->vocab0;
 }
 
-int lf_weights_load(lf_weights *w, const lf_model *m, lf_checkpoint *c, lf_dev *d, const lf_grid *g, lf_err *err)
+int lf_weights_load(lf_weights *w, const lf_model *m, lf_checkpoint *c, uint64_t seed, lf_dev *d, const lf_grid *g,
+                    lf_err *err)
 {
-    loader l = { .w = w, .m = m, .c = c, .d = d, .err = err };
+    loader l = { .w = w, .m = m, .c = c, .seed = seed, .d = d, .err = err };
 
-    lf_weights_shape(w, m, g);
-    w->dev = d;
+    *w = (lf_weights){ .dev = d, .heads = m->heads / g->tp, .groups = m->o_groups / g->tp,
+                       .experts = m->experts / g->ep, .expert0 = g->ep_rank * (m->experts / g->ep),
+                       .layers = m->layers, .vocab0 = lf_vocab_at(m, g->tp, g->tp_rank) };
+    w->vocab = lf_vocab_at(m, g->tp, g->tp_rank + 1) - w->vocab0;
     w->layer = lf_alloc(sizeof *w->layer * (size_t)m->layers);
-    if (matrix(&l, &w->embed, "", "embed", m->vocab, m->hidden) ||
-        matrix(&l, &w->head, "", "head", m->vocab, m->hidden) ||
-        vector(&l, &w->norm, "", "norm.weight", m->hidden) || hyper(&l, &w->hc_head, "", "hc_head", m->hc, 1) ||
-        rope(&l, &w->rope, 0) || rope(&l, &w->rope_compressed, 1))
+    if (matrix(&l, &w->embed, -1, LF_ROLE_EMBED) ||
+        some_rows(&l, &w->head, -1, LF_ROLE_HEAD, 0, w->vocab0, w->vocab) || vector(&l, &w->norm, -1, LF_ROLE_NORM) ||
+        hyper(&l, &w->hc_head, -1, LF_ROLE_HC_HEAD_FN) || rope(&l, &w->rope, 0) || rope(&l, &w->rope_compressed, 1))
         return -1;
-    w->head = lf_weight_rows(w->head, w->vocab0, w->vocab);
     for (int i = 0; i < m->layers; i++)
         if (one_layer(&l, i, g))
             return -1;
-    return 0;
+    return d->ops->sync(d, err);
 }
 
 void lf_weights_free(lf_weights *w)

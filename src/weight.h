@@ -52,7 +52,9 @@ int64_t lf_vocab_at(const lf_model *m, int tp, int tp_rank);
 
 /* The counts of w (heads .. vocab0, layers), which is zero otherwise; loads nothing. */
 void lf_weights_shape(lf_weights *w, const lf_model *m, const lf_grid *g);
-int lf_weights_load(lf_weights *w, const lf_model *m, lf_checkpoint *c, lf_dev *d, const lf_grid *g, lf_err *err);
+/* c NULL: made-up weights of this seed. */
+int lf_weights_load(lf_weights *w, const lf_model *m, lf_checkpoint *c, uint64_t seed, lf_dev *d, const lf_grid *g,
+                    lf_err *err);
 void lf_weights_free(lf_weights *w);
 
 /* inv_freq [rope_dim / 2] in float32, with YaRN when the layer is compressed and the config asks for it. */

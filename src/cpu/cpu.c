@@ -52,6 +52,7 @@ static void cpu_close(lf_dev *d)
 {
     lf_cpu *c = lf_cpu_of(d);
 
+    lf_cpu_made_free(c);
     for (int s = 0; s < LF_SLOTS; s++) {
         free(c->shared[s].p);
         for (int t = 0; t < c->threads; t++)
@@ -156,6 +157,7 @@ static const lf_dev_ops cpu_ops = {
     .take = cpu_take, .give = cpu_give, .put = cpu_copy, .get = cpu_copy, .copy = cpu_copy,
     .copy_rows = cpu_copy_rows, .gather = cpu_gather, .fill = cpu_fill, .sync = cpu_sync,
     .stamp = cpu_stamp, .at = cpu_at, .weight = cpu_weight,
+    .made_up = lf_cpu_made_up,
     .gemm = lf_cpu_gemm, .embed = lf_cpu_embed,
     .hc_pre = lf_cpu_hc_pre, .hc_post = lf_cpu_hc_post, .hc_head = lf_cpu_hc_head,
     .norm = lf_cpu_norm, .query = lf_cpu_query, .rotate = lf_cpu_rotate, .window = lf_cpu_window,
