@@ -6,7 +6,7 @@ tests=${LONGFILL%/*}/tests
 count=0
 failed=0
 
-for run in "1 p_coll" "3 p_coll" "4 p_coll" "1 p4_topo" "2 p4_topo" "8 p4_topo" \
+for run in "3 p_bytes" "4 p_bytes" "1 p_coll" "3 p_coll" "4 p_coll" "1 p4_topo" "2 p4_topo" "8 p4_topo" \
     "1 p_grid" "3 p_grid" "4 p_grid" "8 p_grid"; do
     count=$((count + 1))
     out=$($MPI_RUN -n "${run% *}" "$tests/${run#* }" 2>&1)
