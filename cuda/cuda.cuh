@@ -56,6 +56,7 @@ typedef struct lf_cuda_held {              /* memory handed out by take() */
 
 typedef struct lf_cuda_plans lf_cuda_plans;            /* gemm.cu: the algorithm of each product */
 typedef struct lf_cuda_stores lf_cuda_stores;          /* weight.cu: memory of uploaded weights */
+typedef struct lf_cuda_clock lf_cuda_clock;            /* clock.cu: time stamps not yet read */
 typedef struct lf_cuda_bank lf_cuda_bank;              /* bank.cuh: a layer's experts, expanded to fp8 */
 
 typedef struct lf_cuda {
@@ -72,6 +73,7 @@ typedef struct lf_cuda {
     lf_cuda_plans *plans;
     lf_cuda_stores *stores;
     lf_cuda_bank *bank;
+    lf_cuda_clock *clock;
     unsigned told;                         /* what -v has said once */
     int failed;
     lf_err error;
@@ -323,6 +325,10 @@ typedef struct lf_cuda_extra {
     int folds;                             /* packed e2m1: every 128x128 block fits e4m3 with one scale, exactly */
 } lf_cuda_extra;
 
+/* Memory for a weight of w's type and whole shape; and, when its bytes are there, what goes with them. */
+int lf_cuda_weight_place(lf_cuda *c, lf_weight *w, size_t bytes, size_t scale_bytes, lf_err *err);
+int lf_cuda_weight_finish(lf_cuda *c, lf_weight *w, lf_err *err);
+
 /* Columns 0 .. cols-1 of rows r0 .. r0+n-1 of a slice as bf16 or float32, rows ldo apart (a multiple of 8, out 16-byte
  * aligned); columns cols .. ldo-1 become 0.  bf16 is exact for all but float32 weights. */
 void lf_cuda_expand(lf_cuda *c, const lf_weight *w, int64_t r0, int64_t n, __nv_bfloat16 *out, int64_t ldo);
@@ -358,6 +364,9 @@ int lf_cuda_fp8_fits(const lf_weight *w);
 const float *lf_cuda_fp8_scale(lf_cuda *c, const lf_weight *w);
 int lf_cuda_plans_open(lf_cuda *c, lf_err *err);
 void lf_cuda_plans_free(lf_cuda *c);
+int lf_cuda_clock_open(lf_cuda *c, lf_err *err);
+void lf_cuda_clock_free(lf_cuda *c);
+void lf_cuda_clock_settle(lf_cuda *c);     /* waits for the last stamp and adds up all */
 void lf_cuda_bank_free(lf_cuda *c);
 void lf_cuda_bank_forget(lf_cuda *c);      /* weights have changed: what was expanded is worth nothing */
 
@@ -373,6 +382,8 @@ void lf_cuda_gather(lf_dev *d, void *dst, const void *src, const int32_t *idx, i
 void lf_cuda_fill(lf_dev *d, void *dst, int byte, size_t bytes);
 int lf_cuda_weight(lf_dev *d, lf_weight *w, const void *data, size_t bytes, const void *scale, size_t scale_bytes,
                    lf_err *err);
+int lf_cuda_made_up(lf_dev *d, lf_weight *w, const lf_inventory_item *item, lf_storage store, uint64_t seed, lf_err *err);
+void lf_cuda_stamp(lf_dev *d, double *to);
 void lf_cuda_gemm(lf_dev *d, const lf_gemm *g);
 void lf_cuda_embed(lf_dev *d, lf_act *x, const uint32_t *ids, int64_t m, const lf_weight *embed);
 void lf_cuda_hc_pre(lf_dev *d, lf_act *y, float *mix, const lf_act *x, int64_t m, const lf_hc *hc, const float *norm);

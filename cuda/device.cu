@@ -54,10 +54,20 @@ static int cuda_sync(lf_dev *d, lf_err *err)
     lf_cuda *c = lf_cuda_of(d);
 
     lf_cuda_check(c, cudaStreamSynchronize(c->stream), "waiting for the GPU: an earlier kernel failed");
+    lf_cuda_clock_settle(c);
     if (!c->failed)
         return 0;
     c->failed = 0;
     return lf_fail(err, "%s", c->error.text);
+}
+
+static void cuda_at(lf_dev *d, int layer, int tile)
+{
+    lf_cuda *c = lf_cuda_of(d);
+
+    c->where[0] = 0;
+    if (layer >= 0)
+        snprintf(c->where, sizeof c->where, "layer %d, tile %d", layer, tile);
 }
 
 /* ---- the table ---- */
@@ -72,6 +82,7 @@ static void cuda_close(lf_dev *d)
     lf_cuda_bank_free(c);
     lf_cuda_plans_free(c);
     lf_cuda_stores_free(c);
+    lf_cuda_clock_free(c);
     lf_cuda_memory_free(c);
     if (c->blas)
         cublasLtDestroy(c->blas);
@@ -84,7 +95,8 @@ static const lf_dev_ops cuda_ops = {
     .name = "cuda", .close = cuda_close,
     .take = lf_cuda_take, .give = lf_cuda_give, .put = lf_cuda_put, .get = lf_cuda_get, .copy = lf_cuda_copy,
     .copy_rows = lf_cuda_copy_rows, .gather = lf_cuda_gather, .fill = lf_cuda_fill, .sync = cuda_sync,
-    .weight = lf_cuda_weight, .gemm = lf_cuda_gemm, .embed = lf_cuda_embed,
+    .stamp = lf_cuda_stamp, .at = cuda_at,
+    .weight = lf_cuda_weight, .made_up = lf_cuda_made_up, .gemm = lf_cuda_gemm, .embed = lf_cuda_embed,
     .hc_pre = lf_cuda_hc_pre, .hc_post = lf_cuda_hc_post, .hc_head = lf_cuda_hc_head,
     .norm = lf_cuda_norm, .query = lf_cuda_query, .rotate = lf_cuda_rotate, .window = lf_cuda_window,
     .index_query = lf_cuda_index_query, .scale = lf_cuda_scale, .round = lf_cuda_round,
@@ -137,7 +149,7 @@ static int start(lf_cuda *c, lf_err *err)
     cublasStatus_t blas = cublasLtCreate(&c->blas);
     if (blas != CUBLAS_STATUS_SUCCESS)
         return lf_fail(err, "GPU %d: cuBLASLt did not start: %s", c->device, cublasLtGetStatusString(blas));
-    return lf_cuda_memory_open(c, err) || lf_cuda_plans_open(c, err) ? -1 : 0;
+    return lf_cuda_memory_open(c, err) || lf_cuda_clock_open(c, err) || lf_cuda_plans_open(c, err) ? -1 : 0;
 }
 
 int lf_cuda_open(lf_dev **out, const lf_model *m, lf_numerics numerics, int act_bytes, int device, lf_err *err)

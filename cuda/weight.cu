@@ -109,27 +109,41 @@ static int scale_table(lf_cuda *c, const lf_weight *w, lf_cuda_extra *x, lf_err 
     return 0;
 }
 
-int lf_cuda_weight(lf_dev *d, lf_weight *w, const void *data, size_t bytes, const void *scale, size_t scale_bytes,
-                   lf_err *err)
+int lf_cuda_weight_place(lf_cuda *c, lf_weight *w, size_t bytes, size_t scale_bytes, lf_err *err)
 {
-    lf_cuda *c = lf_cuda_of(d);
     void *p, *s = NULL;
 
     if (sizes_match(w, bytes, scale_bytes, err) || store_take(c, &p, bytes, err) ||
         (scale_bytes && store_take(c, &s, scale_bytes, err)))
         return -1;
     lf_cuda_bank_forget(c);
-    lf_cuda_put(d, p, data, bytes);
-    lf_cuda_put(d, s, scale, scale_bytes);
     w->data = (const uint8_t *)p;
     w->scale = (const uint8_t *)s;
+    return 0;
+}
+
+int lf_cuda_weight_finish(lf_cuda *c, lf_weight *w, lf_err *err)
+{
     lf_cuda_extra *x = extra_new(c);
+
     w->extra = x;
     if (w->dtype == LF_E4M3 && scale_table(c, w, x, err))
         return -1;
-    if (w->dtype == LF_I8 && d->numerics == LF_RELEASED && lf_cuda_folds(c, w, &x->folds, err))
+    if (w->dtype == LF_I8 && c->dev.numerics == LF_RELEASED && lf_cuda_folds(c, w, &x->folds, err))
         return -1;
     return 0;
+}
+
+int lf_cuda_weight(lf_dev *d, lf_weight *w, const void *data, size_t bytes, const void *scale, size_t scale_bytes,
+                   lf_err *err)
+{
+    lf_cuda *c = lf_cuda_of(d);
+
+    if (lf_cuda_weight_place(c, w, bytes, scale_bytes, err))
+        return -1;
+    lf_cuda_put(d, (void *)(uintptr_t)w->data, data, bytes);
+    lf_cuda_put(d, (void *)(uintptr_t)w->scale, scale, scale_bytes);
+    return lf_cuda_weight_finish(c, w, err);
 }
 
 /* ---- weights as bf16 or float32 ---- */

@@ -163,7 +163,7 @@ typedef struct lf_dev_ops {
                   lf_err *err);
 
     /* The same with made-up values: those that synth.h gives this item, stored this way. */
-    int (*made_up)(lf_dev *d, lf_weight *w, const lf_inventory_item *item, lf_store store, uint64_t seed, lf_err *err);
+    int (*made_up)(lf_dev *d, lf_weight *w, const lf_inventory_item *item, lf_storage store, uint64_t seed, lf_err *err);
 
     void (*gemm)(lf_dev *d, const lf_gemm *g);
 

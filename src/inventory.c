@@ -144,7 +144,7 @@ static int is_routed(lf_role role)
     return role == LF_ROLE_W1 || role == LF_ROLE_W2 || role == LF_ROLE_W3;
 }
 
-static lf_store released_store(unsigned stores)
+static lf_storage released_store(unsigned stores)
 {
     return stores & 1 << LF_STORE_FP4   ? LF_STORE_FP4
            : stores & 1 << LF_STORE_FP8 ? LF_STORE_FP8
@@ -237,7 +237,7 @@ int lf_inventory_each(const lf_model *m, lf_inventory_visit visit, void *arg, lf
     return rc;
 }
 
-void lf_inventory_stored(const lf_inventory_item *item, lf_store store, lf_dtype *dtype, int64_t shape[2],
+void lf_inventory_stored(const lf_inventory_item *item, lf_storage store, lf_dtype *dtype, int64_t shape[2],
                          int64_t scale_shape[2])
 {
     static const lf_dtype types[LF_STORES] = {
@@ -258,7 +258,7 @@ void lf_inventory_stored(const lf_inventory_item *item, lf_store store, lf_dtype
     }
 }
 
-int64_t lf_inventory_bytes(const lf_inventory_item *item, lf_store store)
+int64_t lf_inventory_bytes(const lf_inventory_item *item, lf_storage store)
 {
     lf_dtype dtype;
     int64_t shape[2], scale[2];

@@ -16,7 +16,7 @@
 #include "model.h"
 #include "safetensors.h"
 
-typedef enum lf_store { LF_STORE_BF16, LF_STORE_FP8, LF_STORE_FP4, LF_STORE_F32, LF_STORE_I64, LF_STORES } lf_store;
+typedef enum lf_storage { LF_STORE_BF16, LF_STORE_FP8, LF_STORE_FP4, LF_STORE_F32, LF_STORE_I64, LF_STORES } lf_storage;
 
 /* What a tensor is.  The three of an expert, and the parts of the two compressors, lie in one order. */
 typedef enum lf_role {
@@ -38,8 +38,8 @@ typedef struct lf_inventory_item {
     char scale[80];                        /* "layers.3.attn.wq_a.scale"; empty when it is never quantised */
     lf_role role;
     int layer, expert;                     /* -1: outside the layers; no routed expert */
-    unsigned stores;                       /* bit 1 << lf_store: may be stored so (fp4 only if 32 divides in) */
-    lf_store released;                     /* the released checkpoint's way (for fp4 with such an `in`: fp8) */
+    unsigned stores;                       /* bit 1 << lf_storage: may be stored so (fp4 only if 32 divides in) */
+    lf_storage released;                     /* the released checkpoint's way (for fp4 with such an `in`: fp8) */
     int ndim;                              /* 1 or 2 */
     int64_t rows, cols;                    /* logical [out, in]; a vector has rows 1 */
 } lf_inventory_item;
@@ -55,12 +55,12 @@ int lf_inventory_layer(const lf_model *m, int layer, lf_inventory_visit visit, v
 int lf_inventory_item_of(const lf_model *m, int layer, lf_role role, int expert, lf_inventory_item *item);
 
 /* Type and shape as the file has them: the weight's, and its companion's (0, 0: none); a vector is [1, n] here. */
-void lf_inventory_stored(const lf_inventory_item *item, lf_store store, lf_dtype *dtype, int64_t shape[2],
+void lf_inventory_stored(const lf_inventory_item *item, lf_storage store, lf_dtype *dtype, int64_t shape[2],
                          int64_t scale_shape[2]);
-int64_t lf_inventory_bytes(const lf_inventory_item *item, lf_store store);      /* both together */
+int64_t lf_inventory_bytes(const lf_inventory_item *item, lf_storage store);      /* both together */
 
 typedef struct lf_inventory_found {
-    lf_store store;
+    lf_storage store;
     const lf_tensor *weight, *scale;       /* scale: NULL unless fp8 or fp4 */
 } lf_inventory_found;
 

@@ -33,15 +33,15 @@ static int check_shape(const lf_tensor *t, int ndim, const int64_t shape[2], lf_
                    (long long)shape[0], (long long)shape[1], t->dtype == LF_I8 ? " (two values a byte)" : "");
 }
 
-static int store_of(const lf_inventory_item *item, lf_dtype dtype, lf_store *store)
+static int store_of(const lf_inventory_item *item, lf_dtype dtype, lf_storage *store)
 {
     lf_dtype want;
     int64_t shape[2], scale[2];
 
     for (int s = 0; s < LF_STORES; s++) {
-        lf_inventory_stored(item, (lf_store)s, &want, shape, scale);
+        lf_inventory_stored(item, (lf_storage)s, &want, shape, scale);
         if (item->stores & 1u << s && want == dtype) {
-            *store = (lf_store)s;
+            *store = (lf_storage)s;
             return 0;
         }
     }
@@ -57,7 +57,7 @@ static int fail_dtype(const lf_inventory_item *item, const lf_tensor *t, lf_err 
     for (int s = 0; s < LF_STORES; s++) {
         if (!(item->stores & 1u << s))
             continue;
-        lf_inventory_stored(item, (lf_store)s, &want, shape, scale);
+        lf_inventory_stored(item, (lf_storage)s, &want, shape, scale);
         size_t n = strlen(allowed);
         snprintf(allowed + n, sizeof allowed - n, "%s%s", n ? " or " : "", lf_dtype_name(want));
     }
@@ -106,7 +106,7 @@ typedef struct check {
     unsigned char *seen; /* by place in the checkpoint */
     lf_inventory_report *report;
     int layer; /* of the expert seen last */
-    lf_store experts; /* how that layer stores them */
+    lf_storage experts; /* how that layer stores them */
 } check;
 
 static void count_tensor(check *k, const lf_tensor *t)

@@ -117,11 +117,11 @@ static int write_directory(const lf_synth_plan *p, const char *dir, const char *
 }
 
 /* The config was checked: expert_dtype is fp4, fp8, bf16 or not there. */
-static lf_store expert_store(const char *config)
+static lf_storage expert_store(const char *config)
 {
     json_t *root = json_loads(config, 0, NULL);
     const char *type = json_string_value(json_object_get(root, "expert_dtype"));
-    lf_store store = LF_STORE_FP4;
+    lf_storage store = LF_STORE_FP4;
 
     if (type && strcmp(type, "fp8") == 0)
         store = LF_STORE_FP8;

@@ -11,7 +11,7 @@
 typedef struct lf_synth_place {
     int layer, expert;
     lf_role role;
-    lf_store store;
+    lf_storage store;
     int shard;
     uint64_t offset, scale_offset;         /* from the start of the shard's data */
 } lf_synth_place;
@@ -19,7 +19,7 @@ typedef struct lf_synth_place {
 typedef struct lf_synth_plan {
     const lf_model *m;
     const lf_synth_options *o;
-    lf_store experts;                      /* the config's expert_dtype, when the weights are quantised */
+    lf_storage experts;                      /* the config's expert_dtype, when the weights are quantised */
     lf_synth_place *place;
     int64_t n, capacity;
     int shards;
@@ -28,7 +28,7 @@ typedef struct lf_synth_plan {
     uint64_t total;
 } lf_synth_plan;
 
-int lf_synth_plan_make(lf_synth_plan *p, const lf_model *m, const lf_synth_options *o, lf_store experts, lf_err *err);
+int lf_synth_plan_make(lf_synth_plan *p, const lf_model *m, const lf_synth_options *o, lf_storage experts, lf_err *err);
 void lf_synth_plan_free(lf_synth_plan *p);
 void lf_synth_plan_item(const lf_synth_plan *p, int64_t i, lf_inventory_item *item);
 

@@ -7,7 +7,7 @@
 static int add_place(void *arg, const lf_inventory_item *item, lf_err *err)
 {
     lf_synth_plan *p = arg;
-    lf_store store = item->released;
+    lf_storage store = item->released;
 
     (void)err;
     if (item->expert >= 0 && store == LF_STORE_FP4)
@@ -73,7 +73,7 @@ static void lay_out(lf_synth_plan *p, int shard)
     p->total += at;
 }
 
-int lf_synth_plan_make(lf_synth_plan *p, const lf_model *m, const lf_synth_options *o, lf_store experts,
+int lf_synth_plan_make(lf_synth_plan *p, const lf_model *m, const lf_synth_options *o, lf_storage experts,
                        lf_err *err)
 {
     *p = (lf_synth_plan){ .m = m, .o = o, .experts = experts };

@@ -174,7 +174,7 @@ static void round_bf16(const float *v, int64_t n, uint8_t *out)
     }
 }
 
-void lf_synth_rows(const lf_inventory_item *item, lf_store store, uint64_t seed, int experts, int64_t row,
+void lf_synth_rows(const lf_inventory_item *item, lf_storage store, uint64_t seed, int experts, int64_t row,
                    int64_t rows, void *weight, uint8_t *scale, float *scratch)
 {
     uint8_t *w = weight;

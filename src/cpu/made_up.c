@@ -23,7 +23,7 @@ void lf_cpu_made_free(lf_cpu *c)
     free(c->made);
 }
 
-int lf_cpu_made_up(lf_dev *d, lf_weight *w, const lf_inventory_item *item, lf_store store, uint64_t seed, lf_err *err)
+int lf_cpu_made_up(lf_dev *d, lf_weight *w, const lf_inventory_item *item, lf_storage store, uint64_t seed, lf_err *err)
 {
     lf_cpu *c = lf_cpu_of(d);
     int64_t shape[2], scales[2];
