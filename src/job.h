@@ -85,6 +85,7 @@ typedef struct lf_job {
     double progressed;                     /* lf_now() of the last line of progress */
     double phase_s[LF_PHASES];
     double compute_s;                      /* of all passes */
+    int64_t pcp_expected;                  /* bytes sent on pcp by traffic.h; negative: not computed (merge mode) */
     int64_t prompts, tokens;               /* computed by this rank */
     int stopped;                           /* told to end early */
     pthread_mutex_t lock;                  /* of what follows: the writer's thread adds to it */

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "job.h"
 #include "log.h"
+#include "traffic.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -53,6 +54,7 @@ static lf_report_rank rank_mine(const lf_job *j)
         traffic_add(&r, LF_COMM_TP, j->topo.tp);
         traffic_add(&r, LF_COMM_EP, j->topo.group);
     }
+    r.pcp_expected = j->pcp_expected;
     r.peak_host_bytes = lf_report_peak_host();
     r.peak_device_bytes = j->dev ? (int64_t)j->dev->peak : 0;
     return r;
@@ -114,6 +116,17 @@ static void identity_add(const lf_job *j, lf_report *report)
     lf_job_libraries(report);
 }
 
+static void formula_add(const lf_job *j, lf_report *report)
+{
+    if (!j->dev || j->grid.pcp == 1)
+        return;
+    lf_traffic_case c = { .model = &j->model, .numerics = j->dev->numerics, .act_bytes = j->dev->act_bytes,
+                          .pcp = j->grid.pcp };
+    report->pcp_token_c4 = lf_traffic_token_bytes(&c, LF_C4);
+    report->pcp_token_c128 = lf_traffic_token_bytes(&c, LF_C128);
+    report->pcp_halo = lf_traffic_halo_bytes(&c, LF_C4);
+}
+
 static int exit_code(const lf_report *report)
 {
     if (report->remaining)
@@ -143,6 +156,7 @@ static int report_make(lf_job *j, const lf_job_record *records, int64_t n, const
 
     lf_report_init(&report);
     identity_add(j, &report);
+    formula_add(j, &report);
     rows_add(j, &report, records, n);
     for (int r = 0; r < j->world; r++)
         lf_report_add_rank(&report, &ranks[r]);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "job_store.h"
 #include "log.h"
+#include "traffic.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -134,6 +135,21 @@ static void pass_end(job_pass *p, double dispatched, double compute, const char 
     }
 }
 
+/* What this pass sends on the pcp communicator, by arithmetic. */
+static void expect(lf_job *j, const lf_batch *b, const lf_prompt *prompts)
+{
+    lf_traffic_case c = { .model = &j->model, .numerics = j->dev->numerics, .act_bytes = j->dev->act_bytes,
+                          .pcp = j->grid.pcp };
+    int64_t *length = lf_alloc((size_t)b->n * sizeof *length);
+    lf_traffic t;
+
+    for (int64_t i = 0; i < b->n; i++)
+        length[i] = prompts[i].tokens;
+    lf_traffic_sent(&t, &c, j->grid.pcp_rank, (int)b->n, length);
+    j->pcp_expected += t.all;
+    free(length);
+}
+
 /* Prompts that cannot be computed fail; the job goes on. */
 static void pass_run(lf_job *j, int64_t number, int64_t done_before)
 {
@@ -154,6 +170,8 @@ static void pass_run(lf_job *j, int64_t number, int64_t done_before)
     lf_writer_stats_get(j->writer, &after);
     double compute = lf_now() - t - (after.waited - before.waited);
     j->compute_s += compute;
+    if (!bad)
+        expect(j, b, prompts);
     j->prompts += b->n;
     j->tokens += b->tokens;
     pass_end(&p, dispatched, compute, bad ? err.text : NULL);

@@ -14,6 +14,8 @@ void lf_report_init(lf_report *r)
     r->config = json_object();
     r->argv = json_array();
     r->libraries = json_object();
+    r->pcp_token_c4 = r->pcp_token_c128 = NAN;
+    r->pcp_halo = -1;
     lf_report_clock(r->started);
 }
 
@@ -131,6 +133,21 @@ static void rows_sum(lf_report *r)
     }
 }
 
+static void ranks_sum(lf_report *r)
+{
+    lf_report_totals *s = &r->sum;
+    int known = 1;
+
+    for (int64_t i = 0; i < r->ranks; i++) {
+        const lf_report_rank *rank = &r->rank[i];
+        s->compute_s = fmax(s->compute_s, rank->compute_s);
+        s->pcp_sent += rank->sent[LF_COMM_PCP];
+        s->pcp_expected += rank->pcp_expected;
+        known = known && rank->pcp_expected >= 0;
+    }
+    s->pcp_expected = known ? s->pcp_expected : -1;
+}
+
 static double rate(double what, double seconds)
 {
     return seconds > 0 ? what / seconds : NAN;
@@ -143,9 +160,7 @@ void lf_report_finish(lf_report *r)
     *s = (lf_report_totals){ .ranks = r->ranks };
     rows_sum(r);
     ttft_sum(r);
-    for (int64_t i = 0; i < r->ranks; i++)
-        if (r->rank[i].compute_s > s->compute_s)
-            s->compute_s = r->rank[i].compute_s;
+    ranks_sum(r);
     s->request_rate = rate((double)s->successful, r->total_latency_s);
     s->input_rate = rate((double)s->tokens, r->total_latency_s);
     s->prefill_rate = rate((double)s->tokens, s->compute_s);

@@ -38,11 +38,13 @@ typedef struct lf_report_rank {
     double compute_s;                      /* sum over its passes */
     double phase_s[LF_PHASES];
     int64_t sent[LF_COMMS], received[LF_COMMS];       /* payload bytes to and from other ranks */
+    int64_t pcp_expected;                  /* sent[LF_COMM_PCP] by traffic.h; negative: not computed (merge mode) */
     int64_t peak_host_bytes, peak_device_bytes;
 } lf_report_rank;
 
 typedef struct lf_report_totals {          /* computed by lf_report_finish */
     int64_t successful, failed, skipped, tokens, file_bytes, ranks;
+    int64_t pcp_sent, pcp_expected;        /* of all ranks; pcp_expected negative: of some it is not known */
     double compute_s, request_rate, input_rate, input_rate_rank, prefill_rate, prefill_rate_rank;
     double mean_ttft_ms, median_ttft_ms, p99_ttft_ms;
 } lf_report_totals;
@@ -57,6 +59,8 @@ typedef struct lf_report {
     double load_s, tokenize_s;
     double total_latency_s;                /* first dispatch to last durable file */
     lf_grid grid;
+    double pcp_token_c4, pcp_token_c128;   /* by traffic.h; NaN: no rows travel */
+    int64_t pcp_halo;                      /* of one segment in a c4 layer; negative: none */
     /* filled through the functions below */
     int64_t schema;
     json_t *config, *argv, *libraries;

@@ -46,6 +46,11 @@ const lf_column lf_report_columns[] = {
     { "mean_ttft_ms", LF_COLUMN_REAL, 3, SUM(mean_ttft_ms) },
     { "median_ttft_ms", LF_COLUMN_REAL, 3, SUM(median_ttft_ms) },
     { "p99_ttft_ms", LF_COLUMN_REAL, 3, SUM(p99_ttft_ms) },
+    { "total_pcp_bytes_sent", LF_COLUMN_INT, 0, SUM(pcp_sent) },
+    { "total_pcp_bytes_expected", LF_COLUMN_COUNT, 0, SUM(pcp_expected) },
+    { "pcp_bytes_per_token_c4", LF_COLUMN_REAL, 4, RUN(pcp_token_c4) },
+    { "pcp_bytes_per_token_c128", LF_COLUMN_REAL, 4, RUN(pcp_token_c128) },
+    { "pcp_halo_bytes", LF_COLUMN_COUNT, 0, RUN(pcp_halo) },
     { .key = NULL }
 };
 
@@ -71,6 +76,7 @@ const lf_column lf_rank_columns[] = {
     { "dp_bytes_sent", LF_COLUMN_INT, 0, SENT(LF_COMM_DP) },
     { "dp_bytes_received", LF_COLUMN_INT, 0, RECEIVED(LF_COMM_DP) },
     { "pcp_bytes_sent", LF_COLUMN_INT, 0, SENT(LF_COMM_PCP) },
+    { "pcp_bytes_expected", LF_COLUMN_COUNT, 0, RANK(pcp_expected) },
     { "pcp_bytes_received", LF_COLUMN_INT, 0, RECEIVED(LF_COMM_PCP) },
     { "tp_bytes_sent", LF_COLUMN_INT, 0, SENT(LF_COMM_TP) },
     { "tp_bytes_received", LF_COLUMN_INT, 0, RECEIVED(LF_COMM_TP) },
@@ -126,6 +132,8 @@ char *lf_column_text(const lf_column *c, const void *base)
         return lf_strdup(at);
     case LF_COLUMN_INT:
         return lf_printf("%lld", (long long)*(const int64_t *)at);
+    case LF_COLUMN_COUNT:
+        return *(const int64_t *)at < 0 ? NULL : lf_printf("%lld", (long long)*(const int64_t *)at);
     case LF_COLUMN_SMALL:
         return lf_printf("%d", *(const int *)at);
     case LF_COLUMN_STATUS:
@@ -143,7 +151,7 @@ json_t *lf_column_json(const lf_column *c, const void *base)
 
     if (!text)
         return json_null();
-    if (c->type == LF_COLUMN_INT || c->type == LF_COLUMN_SMALL)
+    if (c->type == LF_COLUMN_INT || c->type == LF_COLUMN_COUNT || c->type == LF_COLUMN_SMALL)
         j = json_integer(strtoll(text, NULL, 10));
     else if (c->type == LF_COLUMN_REAL)
         j = json_real(strtod(text, NULL));

@@ -11,6 +11,7 @@ typedef enum lf_column_type {
     LF_COLUMN_TEXT,                        /* const char *, NULL: absent */
     LF_COLUMN_CHARS,                       /* char array */
     LF_COLUMN_INT,                         /* int64_t */
+    LF_COLUMN_COUNT,                       /* int64_t; negative: absent */
     LF_COLUMN_SMALL,                       /* int */
     LF_COLUMN_STATUS,                      /* lf_report_status */
     LF_COLUMN_REAL                         /* double with so many decimals; NaN: absent */

@@ -24,6 +24,10 @@ static void fill(lf_report *r, int prompts)
         rank.sent[c] = 10000000000 + c;
         rank.received[c] = 500 + c;
     }
+    rank.pcp_expected = rank.sent[LF_COMM_PCP];
+    r->pcp_token_c4 = 163;
+    r->pcp_token_c128 = 4.5625;
+    r->pcp_halo = 150528;
     lf_report_add_rank(r, &rank);
     rank.rank = 1;
     rank.compute_s = 5;
@@ -144,6 +148,27 @@ static void text_agrees(json_t *o, const char *csv, const char *text)
     TAP_CHECK(bad == 0, "the text form has the same values");
 }
 
+/* Every phase and both directions of every communicator, of every rank, in the text form too. */
+static void every_rank_key(json_t *o, const char *text)
+{
+    static const char *const comm[LF_COMMS] = { "world", "dp", "pcp", "tp", "ep" };
+    json_t *rank = json_array_get(json_object_get(o, "ranks"), 1);
+    int bad = 0;
+
+    for (int i = 0; i < LF_PHASES + 2 * LF_COMMS; i++) {
+        int c = (i - LF_PHASES) / 2;
+        char *key = i < LF_PHASES ? lf_printf("%s_s", lf_phase_name((lf_phase)i))
+                                  : lf_printf("%s_bytes_%s", comm[c], (i - LF_PHASES) % 2 ? "received" : "sent");
+        double want = i < LF_PHASES ? 0.5 + i : (i - LF_PHASES) % 2 ? 500 + c : 10000000000. + c;
+        char *line = lf_printf(i < LF_PHASES ? "\n%-22s  %14.6f  %14.6f\n" : "\n%-22s  %14.0f  %14.0f\n", key, want, want);
+        TAP_QUIET(bad, json_number_value(json_object_get(rank, key)) == want, "JSON: %s", key);
+        TAP_QUIET(bad, strstr(text, line), "text: %s", key);
+        free(line);
+        free(key);
+    }
+    TAP_CHECK(bad == 0, "time per phase and bytes per communicator");
+}
+
 static void test_formats(void)
 {
     json_error_t where;
@@ -168,6 +193,11 @@ static void test_formats(void)
               "bytes are exact");
     TAP_CHECK(strstr(text, "\nmoe_s") && strstr(text, "        3.500000        3.500000\n"),
               "phases in the text form");
+    every_rank_key(o, text);
+    TAP_CHECK(json_integer_value(json_object_get(o, "total_pcp_bytes_sent")) == 20000000004 &&
+                  json_integer_value(json_object_get(o, "total_pcp_bytes_expected")) == 20000000004 &&
+                  json_number_value(json_object_get(o, "pcp_bytes_per_token_c128")) == 4.5625,
+              "pcp bytes stand beside what they should be");
     TAP_CHECK(json_object_size(json_object_get(o, "libraries")) == 1, "libraries");
     json_decref(o);
     free(csv);
@@ -201,6 +231,9 @@ static void test_empty(void)
     char *csv = printed(&r, LF_FORMAT_CSV), *text = printed(&r, LF_FORMAT_TEXT);
     TAP_CHECK(!strcmp(csv_value(csv, "run", "", "mean_ttft_ms", buf), "") && !strstr(csv, "nan"),
               "no TTFT, no nan");
+    TAP_CHECK(!strcmp(csv_value(csv, "run", "", "pcp_halo_bytes", buf), "") &&
+                  !strcmp(csv_value(csv, "run", "", "pcp_bytes_per_token_c4", buf), ""),
+              "where no rows travel there is no size of them");
     TAP_CHECK(!strcmp(csv_value(csv, "run", "", "successful_requests", buf), "0") && !strstr(text, "nan"),
               "zero is 0");
     free(csv);
