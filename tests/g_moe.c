@@ -78,7 +78,8 @@ static float *run(pair *p, int side, const experts *e, const int64_t *count)
     lf_act *out = pair_device(p, side, size * (size_t)(pairs * e->s->hidden));
     lf_experts a = { .out = out, .x = pair_act(p, side, e->x, e->tokens * e->s->hidden),
                      .src = pair_put(p, side, src, 4 * (size_t)pairs),
-                     .weight = pair_put(p, side, weight, 4 * (size_t)pairs), .first = first, .experts = EXPERTS, .w1 = w1, .w2 = w2, .w3 = w3, .limit = e->s->limit };
+                     .weight = pair_put(p, side, weight, 4 * (size_t)pairs), .first = first, .experts = EXPERTS,
+                     .w1 = w1, .w2 = w2, .w3 = w3, .limit = e->s->limit };
     ops->experts(p->dev[side], &a);
     /* One activation more: what lies behind the output must not be touched. */
     float *y = pair_get(p, side, out, pairs * e->s->hidden + 16, 0);
@@ -122,8 +123,8 @@ static void all_experts(const lf_model *m, lf_numerics numerics, int act_bytes, 
             double off = pair_worst(got[c], want, pairs, s->hidden, s->hidden);
             TAP_CHECK(off <= tol, "%s, %s in, %s experts of [%d, %d]%s: off by %.2g, at most %.2g",
                       numerics == LF_RELEASED ? "released" : "exact", act_bytes == 2 ? "bf16" : "float32",
-                      lf_dtype_name(s->type), (int)s->hidden, (int)s->inter, s->misfit ? ", one does not fold" : "", off,
-                      tol);
+                      lf_dtype_name(s->type), (int)s->hidden, (int)s->inter, s->misfit ? ", one does not fold" : "",
+                      off, tol);
         }
         TAP_CHECK(same(&e, got[0], counts[0], got[1], counts[1]) && same(&e, got[1], counts[1], got[3], counts[3]) &&
                   same(&e, got[0], counts[0], got[2], counts[2]), "  and a pair's bits depend on nothing but the pair");
