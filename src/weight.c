@@ -272,10 +272,8 @@ int lf_weights_load(lf_weights *w, const lf_model *m, lf_checkpoint *c, uint64_t
 {
     loader l = { .w = w, .m = m, .c = c, .seed = seed, .d = d, .err = err };
 
-    *w = (lf_weights){ .dev = d, .heads = m->heads / g->tp, .groups = m->o_groups / g->tp,
-                       .experts = m->experts / g->ep, .expert0 = g->ep_rank * (m->experts / g->ep),
-                       .layers = m->layers, .vocab0 = lf_vocab_at(m, g->tp, g->tp_rank) };
-    w->vocab = lf_vocab_at(m, g->tp, g->tp_rank + 1) - w->vocab0;
+    lf_weights_shape(w, m, g);
+    w->dev = d;
     w->layer = lf_alloc(sizeof *w->layer * (size_t)m->layers);
     if (matrix(&l, &w->embed, -1, LF_ROLE_EMBED) ||
         some_rows(&l, &w->head, -1, LF_ROLE_HEAD, 0, w->vocab0, w->vocab) || vector(&l, &w->norm, -1, LF_ROLE_NORM) ||

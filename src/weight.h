@@ -11,6 +11,7 @@
 
 #include "dev.h"
 #include "grid.h"
+#include "inventory.h"
 
 typedef struct lf_compressor {
     lf_weight wkv, wgate;
@@ -56,6 +57,12 @@ void lf_weights_shape(lf_weights *w, const lf_model *m, const lf_grid *g);
 int lf_weights_load(lf_weights *w, const lf_model *m, lf_checkpoint *c, uint64_t seed, lf_dev *d, const lf_grid *g,
                     lf_err *err);
 void lf_weights_free(lf_weights *w);
+
+/* Bytes of an item on this rank as lf_weights_load takes them (0: an expert of another rank), stored this way; made_up:
+ * without a checkpoint.  *matrix: 1 when it is kept as stored, which on the CPU takes no memory of its own when it comes
+ * from a file; 0 when it is kept as float32 (expert ids: int64) beside it. */
+int64_t lf_weights_share(const lf_inventory_item *item, lf_storage store, const lf_model *m, const lf_grid *g, int made_up,
+                         int *matrix);
 
 /* inv_freq [rope_dim / 2] in float32, with YaRN when the layer is compressed and the config asks for it. */
 void lf_rope_frequencies(const lf_model *m, int compressed, float *inv_freq);
