@@ -1,0 +1,82 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "device.h"
+
+#include "dev_cuda.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* GPUs for all, or for none. */
+static int choose(lf_topo *t, int choice, int *gpus, int *use, lf_err *err)
+{
+    lf_err why;
+    int none = lf_cuda_devices(gpus, &why), missing, asked = choice == LF_DEVICE_CUDA;
+
+    *use = 0;
+    if (choice == LF_DEVICE_CPU)
+        return 0;
+    if (lf_topo_any(t->world, none, &missing, err))
+        return -1;
+    if (missing && asked)
+        return none ? lf_fail(err, "%s", why.text) : lf_fail(err, "another rank sees no GPU");
+    *use = !missing;
+    return 0;
+}
+
+static int pick(const lf_topo *t, int gpus, int *device, lf_err *err)
+{
+    *device = gpus == 1 ? 0 : t->local_rank;
+    if (*device < gpus)
+        return 0;
+    return lf_fail(err, "this node has %d ranks and %d GPUs: start at most one rank a GPU (srun --ntasks-per-node=%d "
+                   "--gpus-per-node=%d --gpu-bind=none, or mpirun --map-by ppr:%d:node)", t->local_size, gpus, gpus,
+                   gpus, gpus);
+}
+
+/* A launcher that shows each rank one GPU may show two ranks the same. */
+static int check_apart(lf_topo *t, int device, lf_err *err)
+{
+    int size = lf_comm_size(t->world), rank = lf_comm_rank(t->world);
+    int64_t *send = lf_alloc(16 * (size_t)size), *all = lf_alloc(16 * (size_t)size);
+    int other = -1, bad = lf_cuda_uuid(device, send, err);
+
+    for (int r = 1; r < size; r++)
+        memcpy(send + 2 * r, send, 16);
+    int late = lf_coll_counts(t->world, all, send, 2, bad ? &(lf_err){ "" } : err);
+    for (int r = 0; r < rank && !bad && !late; r++)
+        if (memcmp(all + 2 * r, send, 16) == 0)
+            other = r;
+    free(send);
+    free(all);
+    if (other >= 0)
+        return lf_fail(err, "ranks %d and %d are on one GPU: give each its own (srun --ntasks-per-node=G "
+                       "--gpus-per-node=G --gpu-bind=none with G GPUs a node)", other, rank);
+    return bad || late ? -1 : 0;
+}
+
+static int together(lf_topo *t, int bad, lf_err *err)
+{
+    int any;
+
+    if (lf_topo_any(t->world, bad, &any, bad ? &(lf_err){ "" } : err))
+        return -1;
+    if (any && !bad)
+        return lf_fail(err, "another rank could not open its device");
+    return bad;
+}
+
+int lf_device_open(lf_dev **out, lf_topo *t, const lf_model *m, lf_numerics numerics, lf_kv_dtype kv_dtype, int choice,
+                   int threads, lf_err *err)
+{
+    int gpus = 0, use, device = 0;
+    int act_bytes = numerics == LF_EXACT && kv_dtype == LF_KV_F32 ? 4 : 2;
+
+    if (choose(t, choice, &gpus, &use, err))
+        return -1;
+    if (!use)
+        return together(t, lf_cpu_open(out, m, numerics, threads, err), err);
+    if (together(t, pick(t, gpus, &device, err), err) || together(t, check_apart(t, device, err), err) ||
+        together(t, lf_cuda_open(out, m, numerics, act_bytes, device, err), err))
+        return -1;
+    return lf_topo_attach(t, *out, err);
+}
