@@ -158,6 +158,14 @@ int lf_h5_put_i64(hid_t obj, const char *name, int64_t value, lf_err *err)
     return put_attribute(obj, name, H5Tcopy(H5T_STD_I64LE), H5T_NATIVE_INT64, H5Screate(H5S_SCALAR), &value, err);
 }
 
+int lf_h5_put_i64s(hid_t obj, const char *name, int rows, int cols, const int64_t *values, lf_err *err)
+{
+    hsize_t dims[2] = { (hsize_t)rows, (hsize_t)cols };
+
+    return put_attribute(obj, name, H5Tcopy(H5T_STD_I64LE), H5T_NATIVE_INT64, H5Screate_simple(2, dims, NULL), values,
+                         err);
+}
+
 int lf_h5_put_u32(hid_t obj, const char *name, uint32_t value, lf_err *err)
 {
     return put_attribute(obj, name, H5Tcopy(H5T_STD_U32LE), H5T_NATIVE_UINT32, H5Screate(H5S_SCALAR), &value, err);
@@ -286,6 +294,26 @@ int lf_h5_get_i64(hid_t obj, const char *name, int64_t *value, lf_err *err)
         H5Tclose(t);
     H5Aclose(a);
     return ok ? 0 : lf_fail(err, "attribute %s is not a readable integer", name);
+}
+
+int lf_h5_get_i64s(hid_t obj, const char *name, int most, int cols, int *rows, int64_t *values, lf_err *err)
+{
+    hid_t a = lf_h5_has_attribute(obj, name) ? H5Aopen(obj, name, H5P_DEFAULT) : -1;
+    hsize_t dims[2] = { 0, 0 };
+
+    if (a < 0)
+        return lf_fail(err, "attribute %s is missing", name);
+    hid_t t = H5Aget_type(a), s = H5Aget_space(a);
+    int ok = t >= 0 && s >= 0 && H5Tget_class(t) == H5T_INTEGER && H5Sget_simple_extent_ndims(s) == 2 &&
+             H5Sget_simple_extent_dims(s, dims, NULL) == 2 && dims[0] >= 1 && dims[0] <= (hsize_t)most &&
+             dims[1] == (hsize_t)cols && H5Aread(a, H5T_NATIVE_INT64, values) >= 0;
+    if (s >= 0)
+        H5Sclose(s);
+    if (t >= 0)
+        H5Tclose(t);
+    H5Aclose(a);
+    *rows = (int)dims[0];
+    return ok ? 0 : lf_fail(err, "attribute %s is not a readable array of integers", name);
 }
 
 int lf_h5_get_array(hid_t obj, const char *name, lf_elem elem, int64_t n, void *data, lf_err *err)

@@ -34,6 +34,7 @@ hid_t lf_h5_access(void);
 int lf_h5_put_text(hid_t obj, const char *name, const char *value, lf_err *err);
 int lf_h5_put_sealed(hid_t obj, const char *name, const char *value, lf_err *err);
 int lf_h5_put_i64(hid_t obj, const char *name, int64_t value, lf_err *err);
+int lf_h5_put_i64s(hid_t obj, const char *name, int rows, int cols, const int64_t *values, lf_err *err);
 int lf_h5_put_u32(hid_t obj, const char *name, uint32_t value, lf_err *err);
 int lf_h5_put_f64(hid_t obj, const char *name, double value, lf_err *err);
 /* The dimension labels that H5DSget_label and h5py's dims[i].label read. */
@@ -45,6 +46,8 @@ int lf_h5_put_array(hid_t obj, const char *name, lf_elem elem, int64_t n, const 
 /* Missing or of another class: an error that names the attribute.  *value is owned by the caller; at most 16 MiB. */
 int lf_h5_get_sealed(hid_t obj, const char *name, char **value, lf_err *err);
 int lf_h5_get_i64(hid_t obj, const char *name, int64_t *value, lf_err *err);
+/* An array [*rows <= most, cols]. */
+int lf_h5_get_i64s(hid_t obj, const char *name, int most, int cols, int *rows, int64_t *values, lf_err *err);
 int lf_h5_has_attribute(hid_t obj, const char *name);
 /* The whole one-dimensional dataset, which must have n elements. */
 int lf_h5_get_array(hid_t obj, const char *name, lf_elem elem, int64_t n, void *data, lf_err *err);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * kvfile: a KV file of version 1, written and read.  Floor 5.   Source: product.md, "The KV file, version 1".
+ * Files of several writers: kvmaster.h; they are read as any other.
  *
  * One thread of a process calls this module (HDF5 is not called from two).
  *
@@ -42,9 +43,6 @@ int lf_kvfile_put_tokens(lf_kvfile *f, const uint32_t *ids, lf_err *err);
 /* Rows as lf_logits_kind says: the last token's logits are one row. */
 int lf_kvfile_put_logits(lf_kvfile *f, lf_logits_kind kind, int64_t row0, int64_t rows, const void *data, lf_err *err);
 
-/* Name a part file (path relative to the directory of this file) that readers must find with this size and checksum. */
-int lf_kvfile_list_part(lf_kvfile *f, const char *name, uint64_t bytes, uint32_t crc32c, lf_err *err);
-
 /* Checks that every row of every part was put, writes `complete`, makes the file durable and renames it.  Frees f in
  * any case; on failure nothing is left, neither PATH.part nor a new PATH.  *bytes (may be NULL): the file's size. */
 int lf_kvfile_finish(lf_kvfile *f, uint64_t *bytes, lf_err *err);
@@ -57,11 +55,12 @@ void lf_kvfile_abandon(lf_kvfile *f);
 typedef struct lf_kvread lf_kvread;
 
 /* Refuses what is no KV file, another version, an incomplete file, metadata whose checksum is wrong, and a file with a
- * listed part that is absent or of another size. */
+ * listed part that is absent, of another size or of another prompt. */
 int lf_kvread_open(lf_kvread **out, const char *path, lf_err *err);
 void lf_kvread_close(lf_kvread *r);                           /* NULL is fine */
 const lf_kv_meta *lf_kvread_meta(const lf_kvread *r);         /* valid until close */
 int lf_kvread_parts(const lf_kvread *r);                      /* listed part files; 0: self-contained */
+int64_t lf_kvread_part_bytes(const lf_kvread *r);             /* of all of them */
 
 /* Rows as they were put.  position 0 is the end of the prompt.  packed: rows * lf_row_bytes. */
 int lf_kvread_rows(lf_kvread *r, int64_t position, int layer, lf_kv_part part, int64_t row0, int64_t rows,
@@ -80,7 +79,7 @@ size_t lf_kv_table_bytes(const lf_kv_table *t);
 /* ---- checking ---- */
 
 typedef enum lf_kv_check {
-    LF_CHECK_SHAPES,                       /* identity; each dataset's shape and type; tokens against page_hash */
+    LF_CHECK_SHAPES,                       /* identity; every dataset's shape, type, parts; tokens against page_hash */
     LF_CHECK_BYTES                         /* and every chunk's checksum, and the listed parts' */
 } lf_kv_check;
 

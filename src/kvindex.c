@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "kvindex.h"
+#include "kvmaster.h"
 
 #include <ctype.h>
 #include <errno.h>
@@ -221,6 +222,7 @@ static int found_check(const char *path, const lf_kv_meta *meta, const uint32_t 
         return 0;
     }
     int rc = identity_check(path, lf_kvread_meta(r), meta, err);
+    found->bytes += (uint64_t)lf_kvread_part_bytes(r);
     if (!rc) {
         int damaged = lf_kvread_verify(r, how, &report, err);
         if (!damaged)
@@ -232,8 +234,20 @@ static int found_check(const char *path, const lf_kv_meta *meta, const uint32_t 
             found->skip = !rc;
         }
     }
+    if (found->skip && !lf_kvread_parts(r))
+        lf_kvmaster_sweep(path, LF_SWEEP_ALL);
     lf_kvread_close(r);
     return rc;
+}
+
+int lf_kvindex_finished(const char *out, const char *id)
+{
+    char *path = lf_kvindex_path(out, id), *part = lf_printf("%s.part", path);
+    int finished = access(path, F_OK) == 0 && access(part, F_OK) != 0 && !lf_kvmaster_unfinished(path);
+
+    free(path);
+    free(part);
+    return finished;
 }
 
 int lf_kvindex_resume(const char *out, const lf_kv_meta *meta, const uint32_t *ids, lf_kv_check how, int overwrite,
@@ -246,7 +260,10 @@ int lf_kvindex_resume(const char *out, const lf_kv_meta *meta, const uint32_t *i
     memset(found, 0, sizeof *found);
     if (unlink(part) && errno != ENOENT)
         rc = lf_fail(err, "cannot remove the unfinished file %s: %s", part, strerror(errno));
-    if (!rc && !overwrite && !stat(path, &st)) {
+    int there = !stat(path, &st);
+    if (!rc)
+        lf_kvmaster_sweep(path, there ? LF_SWEEP_UNFINISHED : LF_SWEEP_ALL);
+    if (!rc && !overwrite && there) {
         found->bytes = (uint64_t)st.st_size;
         rc = found_check(path, meta, ids, how, found, err);
     }

@@ -25,15 +25,18 @@ char *lf_kvindex_part_path(const char *out, const char *id, int writer); /* OUT/
 /* No two of the ids may have one file name. */
 int lf_kvindex_check_names(int64_t n, const char *const *ids, lf_err *err);
 
+/* A file is there, and nobody seems to be writing another. */
+int lf_kvindex_finished(const char *out, const char *id);
+
 typedef struct lf_kvfound {
     int skip;                              /* 1: the file is there, whole and the same; 0: the prompt is to be run */
-    uint64_t bytes;                        /* its size, when skip */
+    uint64_t bytes;                        /* its size, its parts with it, when skip */
     lf_err why;                            /* not empty: what is there is unusable and will be replaced, and why */
 } lf_kvfound;
 
-/* What to do about the prompt of `meta` with these tokens.  A stale .part of it is removed.  The file is checked as
- * `how` says.  A usable file of another prompt, model, weights, numerics, storage or logits is an error that names the
- * difference; with overwrite nothing is looked at and the answer is to run. */
+/* What to do about the prompt of `meta` with these tokens.  What an unfinished run left of it is removed.  The file is
+ * checked as `how` says.  A usable file of another prompt, model, weights, numerics, storage or logits is an error that
+ * names the difference; with overwrite nothing is looked at and the answer is to run. */
 int lf_kvindex_resume(const char *out, const lf_kv_meta *meta, const uint32_t *ids, lf_kv_check how, int overwrite,
                       lf_kvfound *found, lf_err *err);
 

@@ -18,7 +18,7 @@ size_t lf_kv_table_bytes(const lf_kv_table *t)
 
 /* ---- metadata ---- */
 
-static json_t *sealed_json(hid_t obj, const char *name, json_type type, lf_err *err)
+json_t *lf_kvread_sealed(hid_t obj, const char *name, json_type type, lf_err *err)
 {
     char *text = NULL;
     json_error_t why;
@@ -59,7 +59,9 @@ static int format_check(lf_kvread *r, lf_err *err)
 
     if (!lf_h5_has_attribute(r->file, "format") || !lf_h5_has_attribute(r->file, "identity"))
         return lf_fail(err, "%s is not a longfill KV file: it has no attributes format and identity", r->path);
-    r->identity = sealed_json(r->file, "identity", JSON_OBJECT, err);
+    if (lf_h5_has_attribute(r->file, "writer"))
+        return lf_fail(err, "%s is the part of one writer; open the .h5 file beside its directory", r->path);
+    r->identity = lf_kvread_sealed(r->file, "identity", JSON_OBJECT, err);
     if (!r->identity)
         return lf_fail_in(err, "%s", r->path);
     const char *format = text_of(r, "format", err);
@@ -151,60 +153,9 @@ static int read_meta(lf_kvread *r, lf_err *err)
     return parse_choices(r, err) || parse_numbers(r, err) ? -1 : 0;
 }
 
-/* ---- listed parts: a virtual dataset silently reads fill values for a file that is not there ---- */
-
-char *lf_kvread_part(const lf_kvread *r, int i, int64_t *bytes, uint32_t *crc)
-{
-    const json_t *one = json_array_get(r->list, (size_t)i);
-    const char *slash = strrchr(r->path, '/');
-
-    *bytes = json_integer_value(json_object_get(one, "bytes"));
-    *crc = (uint32_t)json_integer_value(json_object_get(one, "crc32c"));
-    return lf_printf("%.*s%s", slash ? (int)(slash - r->path) + 1 : 0, r->path,
-                     json_string_value(json_object_get(one, "name")));
-}
-
-static int part_present(const lf_kvread *r, int i, lf_err *err)
-{
-    struct stat st;
-    const char *name = json_string_value(json_object_get(json_array_get(r->list, (size_t)i), "name"));
-    int64_t bytes;
-    uint32_t crc;
-    int rc = 0;
-
-    if (!name || !name[0] || name[0] == '/' || strstr(name, ".."))
-        return lf_fail(err, "%s: listed part %d does not lie below the file's directory", r->path, i);
-    char *path = lf_kvread_part(r, i, &bytes, &crc);
-    if (stat(path, &st))
-        rc = lf_fail(err, "%s: its part %s: %s", r->path, path, strerror(errno));
-    else if (!S_ISREG(st.st_mode) || st.st_size != bytes)
-        rc = lf_fail(err, "%s: its part %s has %lld bytes instead of %lld", r->path, path, (long long)st.st_size,
-                     (long long)bytes);
-    free(path);
-    return rc;
-}
-
-static int read_parts(lf_kvread *r, lf_err *err)
-{
-    if (!lf_h5_has_path(r->file, "/parts"))
-        return 0;
-    hid_t g = H5Gopen2(r->file, "/parts", H5P_DEFAULT);
-    if (g < 0)
-        return lf_h5_fail(err, "%s: group /parts", r->path);
-    r->list = sealed_json(g, "list", JSON_ARRAY, err);
-    H5Gclose(g);
-    if (!r->list)
-        return lf_fail_in(err, "%s: group /parts", r->path);
-    for (int i = 0; i < lf_kvread_parts(r); i++) {
-        if (part_present(r, i, err))
-            return -1;
-    }
-    return 0;
-}
-
 /* ---- open and close ---- */
 
-static hid_t file_open(const char *path, lf_err *err)
+hid_t lf_kvread_file(const char *path, lf_err *err)
 {
     struct stat st;
 
@@ -226,14 +177,14 @@ static hid_t file_open(const char *path, lf_err *err)
 
 int lf_kvread_open(lf_kvread **out, const char *path, lf_err *err)
 {
-    hid_t file = file_open(path, err);
+    hid_t file = lf_kvread_file(path, err);
 
     if (file < 0)
         return -1;
     lf_kvread *r = lf_alloc(sizeof *r);
     r->path = lf_strdup(path);
     r->file = file;
-    if (read_meta(r, err) || read_parts(r, err)) {
+    if (read_meta(r, err) || lf_kvread_list(r, err)) {
         lf_kvread_close(r);
         return -1;
     }
@@ -245,7 +196,8 @@ void lf_kvread_close(lf_kvread *r)
 {
     if (!r)
         return;
-    H5Fclose(r->file);
+    if (r->file >= 0)
+        H5Fclose(r->file);
     json_decref(r->identity);
     json_decref(r->list);
     if (r->have_model)
@@ -257,9 +209,4 @@ void lf_kvread_close(lf_kvread *r)
 const lf_kv_meta *lf_kvread_meta(const lf_kvread *r)
 {
     return &r->meta;
-}
-
-int lf_kvread_parts(const lf_kvread *r)
-{
-    return (int)json_array_size(r->list);
 }

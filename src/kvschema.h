@@ -17,7 +17,12 @@
 #include "kvlayout.h"
 #include "prefill.h"
 
-enum { LF_KV_VERSION = 1, LF_PAGE = 256 };
+enum { LF_KV_VERSION = 1, LF_PAGE = 256, LF_KV_RANGES = 2 };
+
+/* Rows from .. to-1. */
+typedef struct lf_span {
+    int64_t from, to;
+} lf_span;
 
 /* Who and what a KV file is.  Everything is borrowed and must outlive the writer. */
 typedef struct lf_kv_meta {
@@ -51,6 +56,8 @@ typedef struct lf_kv_table {
     int64_t first_position;                /* attribute of window rows; -1: none */
     int hadamard;                          /* attribute transform="hadamard" */
     const char *label;                     /* of the rows */
+    int ranges;                            /* > 0: these rows of the prompt only, one range after the other (kvshare) */
+    lf_span range[LF_KV_RANGES];
     int pieces;
     lf_kv_piece piece[3];
 } lf_kv_table;

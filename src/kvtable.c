@@ -60,10 +60,10 @@ static int dataset_create(lf_kvtable *t, piece_state *s, const lf_kv_piece *p, l
     return rc;
 }
 
-static int piece_attributes(const lf_kv_table *t, const lf_kv_piece *p, const piece_state *s, lf_err *err)
+int lf_kvtable_attributes(hid_t d, const lf_kv_table *t, const lf_kv_piece *p, lf_err *err)
 {
     const char *labels[2] = { t->label, p->label };
-    hid_t d = s->dataset;
+    int64_t range[2 * LF_KV_RANGES];
 
     if (lf_h5_put_labels(d, p->cols < 0 ? 1 : 2, labels, err))
         return -1;
@@ -74,7 +74,11 @@ static int piece_attributes(const lf_kv_table *t, const lf_kv_piece *p, const pi
         return -1;
     if (t->hadamard && lf_h5_put_text(d, "transform", "hadamard", err))
         return -1;
-    if (s->chunks > 1 && lf_h5_put_i64(d, "rows_per_chunk", s->chunk_rows, err))
+    for (int i = 0; i < t->ranges; i++) {
+        range[2 * i] = t->range[i].from;
+        range[2 * i + 1] = t->range[i].to;
+    }
+    if (t->ranges && lf_h5_put_i64s(d, "rows", t->ranges, 2, range, err))
         return -1;
     return t->first_position < 0 ? 0 : lf_h5_put_i64(d, "first_position", t->first_position, err);
 }
@@ -95,7 +99,8 @@ static int piece_open(lf_kvtable *t, int i, size_t chunk_bytes, lf_err *err)
         return lf_fail_in(err, "cannot write %s", t->name);
     if (dataset_create(t, s, p, err))
         return -1;
-    if (piece_attributes(&t->table, p, s, err))
+    if (lf_kvtable_attributes(s->dataset, &t->table, p, err) ||
+        (s->chunks > 1 && lf_h5_put_i64(s->dataset, "rows_per_chunk", s->chunk_rows, err)))
         return lf_fail_in(err, "cannot write %s (%s)", t->name, s->path);
     return 0;
 }

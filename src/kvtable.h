@@ -8,11 +8,7 @@
 
 #include "kvschema.h"
 
-/* Disjoint half-open row ranges, sorted and merged. */
-typedef struct lf_span {
-    int64_t from, to;
-} lf_span;
-
+/* Disjoint row ranges, sorted and merged. */
 typedef struct lf_spans {
     int n, capacity;
     lf_span *v;
@@ -32,5 +28,8 @@ int64_t lf_kvtable_missing(const lf_kvtable *t);              /* the first row n
 /* Writes the checksums, once every row is there. */
 int lf_kvtable_close(lf_kvtable *t, lf_err *err);
 void lf_kvtable_free(lf_kvtable *t);                          /* NULL is fine */
+
+/* Everything that a dataset says of itself, its chunks apart. */
+int lf_kvtable_attributes(hid_t d, const lf_kv_table *t, const lf_kv_piece *p, lf_err *err);
 
 #endif

@@ -14,6 +14,7 @@ typedef struct check {
     lf_kvread *r;
     lf_kv_report *report;
     lf_err first;
+    lf_kvread **part;                      /* [lf_kvread_parts] */
     uint8_t *buffer;                       /* [READ_BYTES or one row] */
     size_t buffer_bytes;
 } check;
@@ -114,7 +115,7 @@ static void bytes_check(check *c, hid_t d, const lf_kv_table *t, int piece)
     free(crc);
 }
 
-static void table_check(check *c, const lf_kv_table *t, lf_kv_check how)
+static void table_check(check *c, int64_t number, const lf_kv_table *t, lf_kv_check how)
 {
     lf_err e;
 
@@ -125,8 +126,12 @@ static void table_check(check *c, const lf_kv_table *t, lf_kv_check how)
             continue;
         }
         c->report->datasets++;
-        if (how == LF_CHECK_BYTES)
+        if (lf_kvread_virtual(d)) {
+            if (lf_kvread_map_check(c->r, c->part, d, number, t, i, &e))
+                problem(c, &e);
+        } else if (how == LF_CHECK_BYTES) {
             bytes_check(c, d, t, i);
+        }
         H5Dclose(d);
     }
 }
@@ -177,40 +182,85 @@ static int part_crc(const char *path, uint8_t *buffer, uint32_t *crc, lf_err *er
     return k < 0 ? lf_fail(err, "cannot read %s: %s", path, strerror(why)) : 0;
 }
 
-static void parts_check(check *c)
+static void part_bytes_check(check *c, int i)
 {
-    lf_kvread *r = c->r;
+    const char *path = c->part[i]->path;
+    uint32_t crc = 0, want = lf_kvread_part_crc(c->r, i);
+    lf_err e;
+    int rc = part_crc(path, buffer_of(c, READ_BYTES), &crc, &e);
 
-    for (int i = 0; i < lf_kvread_parts(r) && c->report->problems < MOST_PROBLEMS; i++) {
-        lf_err e;
-        int64_t bytes;
-        uint32_t crc = 0, want;
-        char *path = lf_kvread_part(r, i, &bytes, &want);
-        int rc = part_crc(path, buffer_of(c, READ_BYTES), &crc, &e);
-        if (!rc && crc != want)
-            rc = lf_fail(&e, "%s: its part %s: crc32c is %08x instead of %08x", r->path, path, crc, want);
-        if (rc)
+    if (!rc && crc != want)
+        rc = lf_fail(&e, "%s: its part %s: crc32c is %08x instead of %08x", c->r->path, path, crc, want);
+    if (rc)
+        problem(c, &e);
+}
+
+/* A part is checked as a file of its own, with the rows that it has. */
+static void part_check(check *c, int i, lf_kv_check how)
+{
+    lf_kvread *whole = c->r;
+    int64_t count = lf_kv_tokens_number(&whole->meta);
+    lf_kv_table t;
+    lf_err e;
+
+    for (int64_t k = 0; k < count && c->report->problems < MOST_PROBLEMS; k++) {
+        int there = lf_kvread_part_table(c->part[i], k, &t, &e);
+        c->r = c->part[i];
+        if (there < 0)
             problem(c, &e);
-        free(path);
+        else if (there)
+            table_check(c, k, &t, how);
+        c->r = whole;
     }
+    if (how == LF_CHECK_BYTES)
+        part_bytes_check(c, i);
+}
+
+static int parts_open(check *c, lf_err *err)
+{
+    int n = lf_kvread_parts(c->r);
+
+    c->part = lf_alloc((size_t)n * sizeof *c->part);
+    for (int i = 0; i < n; i++) {
+        if (lf_kvread_part_open(&c->part[i], c->r, i, err))
+            return -1;
+    }
+    return 0;
+}
+
+static void parts_close(check *c)
+{
+    for (int i = 0; i < lf_kvread_parts(c->r); i++)
+        lf_kvread_close(c->part[i]);
+    free(c->part);
+}
+
+static void tables_check(check *c, lf_kv_check how)
+{
+    int64_t count = lf_kv_table_count(&c->r->meta);
+    lf_kv_table t;
+
+    for (int64_t i = 0; i < count && c->report->problems < MOST_PROBLEMS; i++) {
+        if (lf_kv_table_at(&c->r->meta, i, &t))
+            table_check(c, i, &t, how);
+    }
+    for (int i = 0; i < lf_kvread_parts(c->r) && c->report->problems < MOST_PROBLEMS; i++)
+        part_check(c, i, how);
 }
 
 int lf_kvread_verify(lf_kvread *r, lf_kv_check how, lf_kv_report *report, lf_err *err)
 {
     check c = { .r = r, .report = report };
-    int64_t count = lf_kv_table_count(&r->meta);
-    lf_kv_table t;
     lf_err e;
 
     memset(report, 0, sizeof *report);
-    for (int64_t i = 0; i < count && report->problems < MOST_PROBLEMS; i++) {
-        if (lf_kv_table_at(&r->meta, i, &t))
-            table_check(&c, &t, how);
-    }
+    if (parts_open(&c, &e))
+        problem(&c, &e);
+    else
+        tables_check(&c, how);
     if (!report->problems && pages_check(r, &e))
         problem(&c, &e);
-    if (how == LF_CHECK_BYTES)
-        parts_check(&c);
+    parts_close(&c);
     free(c.buffer);
     if (!report->problems)
         return 0;

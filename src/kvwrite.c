@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "kvfile.h"
-#include "kvtable.h"
+#include "kvwrite_parts.h"
+#include "kvmaster.h"
+#include "kvshare.h"
 
 #include <errno.h>
 #include <fcntl.h>
-#include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,18 +14,11 @@
 
 enum { DEFAULT_CHUNK = 4 << 20 };
 
-struct lf_kvfile {
-    lf_kv_meta meta;
-    char created[32];
-    char *path, *part;
-    int fd;                                /* our own, so that fsync reports every write error since creation */
-    hid_t file;
-    int failed;
-    int64_t count;
-    lf_kvtable **state;                    /* [count], made at the first row, freed when written */
-    uint8_t *written;                      /* [count] */
-    json_t *listed;                        /* array of {name, bytes, crc32c}, or NULL */
-};
+/* What this file has of a table. */
+static int table_at(const lf_kvfile *f, int64_t number, lf_kv_table *t)
+{
+    return f->of ? lf_kv_share_at(&f->meta, number, f->rank, f->of, t) : lf_kv_table_at(&f->meta, number, t);
+}
 
 static int table_open(lf_kvfile *f, int64_t number, const lf_kv_table *table, lf_err *err)
 {
@@ -45,16 +38,11 @@ static int table_close(lf_kvfile *f, int64_t number, lf_err *err)
     return rc;
 }
 
-static int table_rows(lf_kvfile *f, int64_t number, const lf_kv_table *table, int64_t row0, int64_t rows,
+static int rows_put(lf_kvfile *f, int64_t number, const lf_kv_table *table, int64_t row0, int64_t rows,
                       const void *packed, lf_err *err)
 {
     int whole = 0;
 
-    if (row0 < 0 || rows < 0 || row0 > table->rows || rows > table->rows - row0)
-        return lf_fail(err, "%s: %lld rows from %lld on do not lie in %s, which has %lld", f->part, (long long)rows,
-                       (long long)row0, table->path, (long long)table->rows);
-    if (rows == 0)
-        return 0;
     if (f->written[number])
         return lf_fail(err, "%s: row %lld of %s was put before", f->part, (long long)row0, table->path);
     if (!f->state[number] && table_open(f, number, table, err))
@@ -64,13 +52,49 @@ static int table_rows(lf_kvfile *f, int64_t number, const lf_kv_table *table, in
     return whole ? table_close(f, number, err) : 0;
 }
 
+/* Of these rows, which are the prompt's, where they lie in this writer's dataset. */
+static int share_rows(lf_kvfile *f, int64_t number, const lf_kv_table *table, int64_t row0, int64_t rows,
+                      const uint8_t *packed, lf_err *err)
+{
+    int64_t mine = 0, before = 0;
+
+    for (int i = 0; i < table->ranges; i++)
+        mine += lf_max(0, lf_min(row0 + rows, table->range[i].to) - lf_max(row0, table->range[i].from));
+    if (mine != rows)
+        return lf_fail(err, "%s: rows %lld..%lld of %s are not all this writer's", f->part, (long long)row0,
+                       (long long)(row0 + rows - 1), table->path);
+    for (int i = 0; i < table->ranges; i++) {
+        lf_span r = table->range[i];
+        int64_t from = lf_max(row0, r.from), to = lf_min(row0 + rows, r.to);
+        if (from < to && rows_put(f, number, table, before + from - r.from, to - from,
+                                  packed + table->row_bytes * (size_t)(from - row0), err))
+            return -1;
+        before += r.to - r.from;
+    }
+    return 0;
+}
+
+static int table_rows(lf_kvfile *f, int64_t number, const lf_kv_table *table, int64_t row0, int64_t rows,
+                      const void *packed, lf_err *err)
+{
+    int64_t end = table->ranges ? table->range[table->ranges - 1].to : table->rows;
+
+    if (row0 < 0 || rows < 0 || row0 > end || rows > end - row0)
+        return lf_fail(err, "%s: %lld rows from %lld on do not lie in %s, which has %lld", f->part, (long long)rows,
+                       (long long)row0, table->path, (long long)end);
+    if (rows == 0)
+        return 0;
+    return f->of ? share_rows(f, number, table, row0, rows, packed, err)
+                 : rows_put(f, number, table, row0, rows, packed, err);
+}
+
 static int table_put(lf_kvfile *f, int64_t number, int64_t row0, int64_t rows, const void *packed, lf_err *err)
 {
     lf_kv_table table;
 
     if (f->failed)
         return lf_fail(err, "%s: an earlier write failed", f->part);
-    int rc = lf_kv_table_at(&f->meta, number, &table)
+    int rc = table_at(f, number, &table)
                  ? table_rows(f, number, &table, row0, rows, packed, err)
                  : lf_fail(err, "%s: this file has no %s", f->part, table.path[0] ? table.path : "such rows");
     f->failed = f->failed || rc;
@@ -117,18 +141,6 @@ int lf_kvfile_put_logits(lf_kvfile *f, lf_logits_kind kind, int64_t row0, int64_
     return table_put(f, lf_kv_logits_number(&f->meta, kind), row0 * scale, rows * scale, data, err);
 }
 
-int lf_kvfile_list_part(lf_kvfile *f, const char *name, uint64_t bytes, uint32_t crc32c, lf_err *err)
-{
-    if (!name[0] || name[0] == '/' || strstr(name, ".."))
-        return lf_fail(err, "%s: part %s does not lie below this file's directory", f->part, name);
-    if (!f->listed)
-        f->listed = json_array();
-    json_t *one = json_pack("{s:s, s:I, s:I}", "name", name, "bytes", (json_int_t)bytes, "crc32c",
-                            (json_int_t)crc32c);
-    return json_array_append_new(f->listed, one) ? lf_fail(err, "%s: part %s: the name is not UTF-8", f->part, name)
-                                                 : 0;
-}
-
 /* ---- the file ---- */
 
 static int meta_check(const lf_kv_meta *m, lf_err *err)
@@ -153,7 +165,9 @@ static int root_attributes(const lf_kvfile *f, lf_err *err)
     char logits[64];
 
     lf_kv_logits_text(&m->logits, logits);
-    if (lf_h5_put_text(o, "format", "longfill-kv", err) || lf_h5_put_i64(o, "format_version", LF_KV_VERSION, err) ||
+    if (lf_h5_put_text(o, "format", f->of ? "longfill-kv-part" : "longfill-kv", err) ||
+        (f->of && (lf_h5_put_i64(o, "writer", f->rank, err) || lf_h5_put_i64(o, "writers", f->of, err))) ||
+        lf_h5_put_i64(o, "format_version", LF_KV_VERSION, err) ||
         lf_h5_put_text(o, "custom_id", m->custom_id, err) || lf_h5_put_i64(o, "num_tokens", m->num_tokens, err) ||
         lf_h5_put_text(o, "numerics", m->numerics == LF_RELEASED ? "released" : "exact", err) ||
         lf_h5_put_text(o, "kv_dtype", lf_kv_dtype_name(m->kv_dtype), err) ||
@@ -210,7 +224,7 @@ static int file_begin(lf_kvfile *f, lf_err *err)
     return 0;
 }
 
-int lf_kvfile_create(lf_kvfile **out, const char *path, const lf_kv_meta *meta, lf_err *err)
+int lf_kvfile_begin(lf_kvfile **out, const char *path, const lf_kv_meta *meta, int rank, int of, lf_err *err)
 {
     time_t now = time(NULL);
     struct tm utc;
@@ -220,6 +234,8 @@ int lf_kvfile_create(lf_kvfile **out, const char *path, const lf_kv_meta *meta, 
     lf_h5_setup();
     lf_kvfile *f = lf_alloc(sizeof *f);
     f->meta = *meta;
+    f->rank = rank;
+    f->of = of;
     f->fd = -1;
     f->file = -1;
     f->path = lf_strdup(path);
@@ -238,7 +254,12 @@ int lf_kvfile_create(lf_kvfile **out, const char *path, const lf_kv_meta *meta, 
     return 0;
 }
 
-static void file_free(lf_kvfile *f)
+int lf_kvfile_create(lf_kvfile **out, const char *path, const lf_kv_meta *meta, lf_err *err)
+{
+    return lf_kvfile_begin(out, path, meta, 0, 0, err);
+}
+
+void lf_kvfile_free(lf_kvfile *f)
 {
     for (int64_t i = 0; i < f->count; i++) {
         if (f->state[i])
@@ -262,7 +283,7 @@ void lf_kvfile_abandon(lf_kvfile *f)
         return;
     if (f->fd >= 0)
         unlink(f->part);
-    file_free(f);
+    lf_kvfile_free(f);
 }
 
 /* ---- the end ---- */
@@ -273,7 +294,7 @@ static int tables_finish(lf_kvfile *f, lf_err *err)
     lf_kv_table table;
 
     for (int64_t i = 0; i < f->count; i++) {
-        if (f->written[i] || !lf_kv_table_at(&f->meta, i, &table))
+        if (f->written[i] || !table_at(f, i, &table))
             continue;
         if (table.rows > 0) {
             int64_t row = f->state[i] ? lf_kvtable_missing(f->state[i]) : 0;
@@ -317,21 +338,7 @@ static int file_close(lf_kvfile *f, lf_err *err)
     return 0;
 }
 
-static void directory_sync(const char *path)
-{
-    char *dir = lf_strdup(path), *slash = strrchr(dir, '/');
-
-    if (slash)
-        slash[slash == dir] = 0;
-    int fd = open(slash ? dir : ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (fd >= 0) {
-        (void)fsync(fd);
-        close(fd);
-    }
-    free(dir);
-}
-
-static int file_durable(lf_kvfile *f, uint64_t *bytes, lf_err *err)
+static int file_sync(lf_kvfile *f, uint64_t *bytes, lf_err *err)
 {
     struct stat st;
     int fd = f->fd;
@@ -344,23 +351,34 @@ static int file_durable(lf_kvfile *f, uint64_t *bytes, lf_err *err)
     }
     if (bad)
         return lf_fail(err, "cannot write %s: %s", f->part, strerror(why));
-    if (rename(f->part, f->path))
-        return lf_fail(err, "cannot rename %s to %s: %s", f->part, f->path, strerror(errno));
-    directory_sync(f->path);
     if (bytes)
         *bytes = (uint64_t)st.st_size;
     return 0;
 }
 
+int lf_kvfile_seal(lf_kvfile *f, uint64_t *bytes, lf_err *err)
+{
+    if (f->failed)
+        return lf_fail(err, "%s: an earlier write failed", f->part);
+    return tables_finish(f, err) || parts_finish(f, err) || file_close(f, err) || file_sync(f, bytes, err) ? -1 : 0;
+}
+
+int lf_kvfile_rename(lf_kvfile *f, lf_err *err)
+{
+    if (rename(f->part, f->path))
+        return lf_fail(err, "cannot rename %s to %s: %s", f->part, f->path, strerror(errno));
+    lf_kvmaster_sync(f->path);
+    return 0;
+}
+
 int lf_kvfile_finish(lf_kvfile *f, uint64_t *bytes, lf_err *err)
 {
-    int rc = f->failed ? lf_fail(err, "%s: an earlier write failed", f->part) : 0;
+    int rc = lf_kvfile_seal(f, bytes, err) || lf_kvfile_rename(f, err) ? -1 : 0;
 
-    if (!rc)
-        rc = tables_finish(f, err) || parts_finish(f, err) || file_close(f, err) || file_durable(f, bytes, err)
-           ? -1 : 0;
     if (rc)
         unlink(f->part);
-    file_free(f);
+    else
+        lf_kvmaster_sweep(f->path, LF_SWEEP_ALL);             /* of a file of several writers that was here */
+    lf_kvfile_free(f);
     return rc;
 }

@@ -16,7 +16,7 @@ FLOORS = {
     2: "dev dev_cuda",
     3: "topo coll",
     4: "weight layer attention compressor head merge moe pass prefill state",
-    5: "h5 kvfile kvindex kvread kvrows kvschema kvspans kvtable kvverify kvwrite report results writer",
+    5: "h5 kvfile kvindex kvmaster kvread kvrows kvschema kvshare kvspans kvtable kvverify kvwrite report results writer",
     6: "cmd command job main",
 }
 BACKEND_FLOOR = 2

@@ -255,41 +255,6 @@ static void missing_dataset(void)
     fixture_end(&x);
 }
 
-/* ---- listed parts ---- */
-
-static void listed_parts(void)
-{
-    lf_err err = { "" };
-    fixture x;
-    lf_kvfile *f;
-    lf_kv_table t;
-    lf_kv_report report;
-    char part[200];
-
-    if (fixture_begin(&x, 0, 5, LF_KV_BF16, &err) || lf_kvfile_create(&f, x.path, &x.meta, &err))
-        return;
-    for (int64_t i = 0; i < lf_kv_tokens_number(&x.meta); i++) {
-        if (lf_kv_table_at(&x.meta, i, &t) && t.rows)
-            fixture_put(f, &x.meta, i, 0, t.rows, &err);
-    }
-    fixture_put_tokens(f, &x.meta, &err);
-    TAP_CHECK(lf_kvfile_list_part(f, "../r0000.h5", 3, 0, &err), "refused: %s", err.text);
-    lf_kvfile_list_part(f, "r0000.h5", 9, 0xe3069283, &err);
-    if (lf_kvfile_finish(f, NULL, &err)) {
-        TAP_CHECK(0, "written: %s", err.text);
-        return;
-    }
-    snprintf(part, sizeof part, "%s/r0000.h5", x.dir);
-    TAP_CHECK(fixture_verify(x.path, &report, &err) && strstr(err.text, "No such file"), "absent part: %s", err.text);
-    lf_file_replace(part, "12345678", 8, &err);
-    TAP_CHECK(fixture_verify(x.path, &report, &err) && strstr(err.text, "8 bytes instead of 9"), "%s", err.text);
-    lf_file_replace(part, "123456780", 9, &err);
-    TAP_CHECK(fixture_verify(x.path, &report, &err) && strstr(err.text, "crc32c"), "changed part: %s", err.text);
-    lf_file_replace(part, "123456789", 9, &err);
-    TAP_CHECK(!fixture_verify(x.path, &report, &err), "a part as listed passes");
-    fixture_end(&x);
-}
-
 int main(void)
 {
     full_disk();
@@ -299,6 +264,5 @@ int main(void)
     foreign();
     not_hdf5();
     missing_dataset();
-    listed_parts();
     return tap_done();
 }
