@@ -24,6 +24,34 @@ int lf_cuda_devices(int *count, lf_err *err)
     return 0;
 }
 
+static int properties(int device, cudaDeviceProp *p, lf_err *err)
+{
+    cudaError_t rc = cudaGetDeviceProperties(p, device);
+
+    return rc == cudaSuccess ? 0 : lf_fail(err, "GPU %d: its properties could not be read: %s", device,
+                                           cudaGetErrorString(rc));
+}
+
+int lf_cuda_uuid(int device, void *uuid, lf_err *err)
+{
+    cudaDeviceProp p;
+
+    if (properties(device, &p, err))
+        return -1;
+    memcpy(uuid, &p.uuid, 16);
+    return 0;
+}
+
+int lf_cuda_name(int device, char *name, size_t bytes, lf_err *err)
+{
+    cudaDeviceProp p;
+
+    if (properties(device, &p, err))
+        return -1;
+    snprintf(name, bytes, "%s", p.name);
+    return 0;
+}
+
 /* ---- errors ---- */
 
 void lf_cuda_fail(lf_cuda *c, const char *fmt, ...)
@@ -125,10 +153,9 @@ static int refuse(const lf_model *m, lf_numerics numerics, int act_bytes, lf_err
 static int check_gpu(lf_cuda *c, lf_err *err)
 {
     cudaDeviceProp p;
-    cudaError_t rc = cudaGetDeviceProperties(&p, c->device);
 
-    if (rc != cudaSuccess)
-        return lf_fail(err, "GPU %d: its properties could not be read: %s", c->device, cudaGetErrorString(rc));
+    if (properties(c->device, &p, err))
+        return -1;
     if (p.major != 9 || p.minor != 0)
         return lf_fail(err, "GPU %d is a %s of compute capability %d.%d: this program was built for 9.0 (H100, H200, "
                        "GH200); choose another with CUDA_VISIBLE_DEVICES, or use --device cpu", c->device, p.name,

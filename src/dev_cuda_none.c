@@ -18,3 +18,22 @@ int lf_cuda_open(lf_dev **out, const lf_model *m, lf_numerics numerics, int act_
     *out = NULL;
     return lf_cuda_devices(&count, err);
 }
+
+int lf_cuda_uuid(int device, void *uuid, lf_err *err)
+{
+    int count;
+
+    (void)device;
+    (void)uuid;
+    return lf_cuda_devices(&count, err);
+}
+
+int lf_cuda_name(int device, char *name, size_t bytes, lf_err *err)
+{
+    int count;
+
+    (void)device;
+    (void)name;
+    (void)bytes;
+    return lf_cuda_devices(&count, err);
+}

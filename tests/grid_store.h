@@ -134,6 +134,33 @@ static inline void store_compare(store_diff *d, const store_blob *got, const sto
     }
 }
 
+/* Rows of part number i of the two, which may be stored in different formats. */
+static inline void store_compare_kv(store_diff *d, const store *got, const store *want, int i)
+{
+    const lf_model *m = got->model;
+    const store_blob *a = &got->kv[i], *b = &want->kv[i];
+    lf_kv_part part = i % LF_PARTS;
+    int64_t width = lf_part_width(m, m->kind[i / LF_PARTS % m->layers], part);
+    float *x = lf_alloc(4 * (size_t)(width + 1)), *y = lf_alloc(4 * (size_t)(width + 1));
+
+    for (size_t r = 0; r < a->rows; r++) {
+        if (!a->seen[r])
+            continue;
+        d->rows++;
+        d->differ += !b->data || b->row != a->row || memcmp(a->data + r * a->row, b->data + r * b->row, a->row) != 0;
+        if (!b->data)
+            continue;
+        lf_row_floats(m, lf_part_fmt(part, got->dtype), width, a->data + r * a->row, x);
+        lf_row_floats(m, lf_part_fmt(part, want->dtype), width, b->data + r * b->row, y);
+        for (int64_t j = 0; j < width; j++) {
+            d->square += ((double)x[j] - y[j]) * ((double)x[j] - y[j]);
+            d->of += (double)y[j] * y[j];
+        }
+    }
+    free(x);
+    free(y);
+}
+
 static inline double store_relative(const store_diff *d)
 {
     return sqrt(d->square / (d->of > 0 ? d->of : 1));

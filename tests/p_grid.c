@@ -3,175 +3,11 @@
  * Every grid of this world against one rank: the same bytes in gather mode, within rounding in merge mode, every row
  * handed over exactly once.  Each rank first runs all prompts alone (dp = world), then every pcp x tp = world together.
  */
-#include "tap.h"
-#include "grid_store.h"
-#include "synthdir.h"
-
-enum { PROMPTS = 6 };
-
-static const int64_t length_of[PROMPTS] = { 1, 3, 128, 131, 300, 1153 };
-
-typedef struct world {
-    int rank, size;
-    lf_model model;
-    lf_checkpoint *checkpoint;
-    lf_prompt prompt[PROMPTS];
-    lf_comm *all;
-    lf_dev *dev;                           /* for sums over all ranks */
-    int leaks;                             /* passes that did not give back what they took */
-} world;
-
-static uint32_t *tokens(int64_t n, int64_t vocab, uint32_t seed)
-{
-    uint32_t *ids = lf_alloc(4 * (size_t)n);
-
-    for (int64_t i = 0; i < n; i++) {
-        seed = seed * 1664525u + 1013904223u;
-        ids[i] = (seed >> 8) % (uint32_t)vocab;
-    }
-    return ids;
-}
-
-/* Rank 0 writes the model; the name of its directory goes round. */
-static int open_model(world *w, lf_err *err)
-{
-    static const char *const set[] = { "n_routed_experts=24", "num_attention_heads=8", "o_groups=4", "o_lora_rank=128",
-                                       "sliding_window=136", "num_hash_layers=2" };
-    int bad = 0, any;
-
-    if (w->rank == 0) {
-        synthdir_make();
-        bad = synthdir_write("m", (lf_synth_options){ .seed = 7, .set = set, .sets = 6 }, err);
-    }
-    if (lf_topo_any(w->all, bad, &any, err) || any ||
-        lf_topo_bcast(w->all, synthdir_root, sizeof synthdir_root, 0, err))
-        return -1;
-    char *dir = synthdir_path("m");
-    bad = lf_model_read(&w->model, dir, err) || lf_checkpoint_open(&w->checkpoint, dir, err) ||
-          lf_cpu_open(&w->dev, &w->model, LF_EXACT, 1, err);
-    free(dir);
-    for (int i = 0; i < PROMPTS; i++)
-        w->prompt[i] = (lf_prompt){ tokens(length_of[i], w->model.vocab, (uint32_t)i + 1), length_of[i] };
-    return bad;
-}
-
-typedef struct setting {
-    int pcp, tp, merge;
-    lf_numerics numerics;
-    int64_t tile;
-    int together;                          /* all prompts in one pass; else a pass each */
-    int made_up;                           /* without the checkpoint: the same values made in place */
-} setting;
-
-static int run(world *w, const setting *s, store *out, lf_err *err)
-{
-    lf_grid g;
-    lf_topo t;
-    lf_dev *d;
-    lf_engine *e;
-    double seconds[LF_PHASES] = { 0 };
-    int bad = lf_grid_make(&g, &w->model, w->size, w->rank, w->size / (s->pcp * s->tp), s->pcp, s->tp, err) ||
-              lf_topo_open(&t, &g, err) || lf_cpu_open(&d, &w->model, s->numerics, 1, err);
-    if (bad)
-        return -1;
-    lf_engine_setup setup = { .model = &w->model, .checkpoint = s->made_up ? NULL : w->checkpoint, .seed = 7, .dev = d, .topo = &t,
-                              .kv_dtype = lf_kv_resolve(LF_KV_AUTO, s->numerics), .logits = { 1, 1, 3, 1 },
-                              .tile = s->tile, .merge = s->merge };
-    bad = lf_engine_open(&e, &setup, err);
-    size_t weights = d->taken;
-    *out = store_make(&w->model, setup.kv_dtype, PROMPTS, w->prompt);
-    lf_sink sink = store_sink(out);
-    if (!bad && s->together)
-        bad = lf_engine_run(e, PROMPTS, w->prompt, &sink, seconds, err);
-    for (int i = 0; i < PROMPTS && !bad && !s->together; i++) {
-        store one = *out;
-        one.prompt += i;
-        one.kv = store_kv(out, i, 0, 0);
-        one.logits += i * STORE_KINDS;
-        sink.ctx = &one;
-        bad = lf_engine_run(e, 1, w->prompt + i, &sink, seconds, err);
-    }
-    w->leaks += d->taken != weights;
-    lf_engine_close(e);
-    lf_dev_close(d);
-    lf_topo_close(&t);
-    return bad;
-}
-
-/* Rows of any part that were not handed over exactly once in every group. */
-static int64_t not_once(const world *w, const store *s, int groups)
-{
-    int64_t bad = 0;
-    lf_err err;
-
-    for (int i = 0; i < PROMPTS * w->model.layers * LF_PARTS; i++) {
-        int layer = i / LF_PARTS % w->model.layers;
-        int64_t tokens = s->prompt[i / LF_PARTS / w->model.layers].tokens;
-        int64_t rows = lf_part_rows(&w->model, w->model.kind[layer], i % LF_PARTS, tokens);
-        float *seen = lf_alloc(4 * (size_t)(rows + 1));
-        for (int64_t r = 0; s->kv[i].seen && r < rows; r++)
-            seen[r] = s->kv[i].seen[r];
-        bad += lf_coll_sum(w->all, w->dev, seen, rows, &err) != 0;
-        for (int64_t r = 0; r < rows; r++)
-            bad += seen[r] != (float)groups;
-        free(seen);
-    }
-    return bad;
-}
-
-/* One result for all ranks, printed by rank 0. */
-static void everywhere(const world *w, int bad, const char *name, const char *what)
-{
-    int any = 1;
-    lf_err err;
-
-    if (lf_topo_any(w->all, bad, &any, &err))
-        any = 1;
-    if (w->rank == 0)
-        TAP_CHECK(!any, "%s: %s", name, what);
-}
-
-static void compare(const world *w, const char *name, const setting *s, const store *got, const store *want)
-{
-    store_diff rows = { 0 }, logits = { 0 };
-    double tol = s->merge ? 1e-5 : 0;
-
-    for (int i = 0; i < PROMPTS * w->model.layers * LF_PARTS; i++)
-        store_compare(&rows, &got->kv[i], &want->kv[i], s->numerics == LF_EXACT);
-    for (int i = 0; i < PROMPTS * STORE_KINDS; i++)
-        store_compare(&logits, &got->logits[i], &want->logits[i], i % STORE_KINDS != LF_LOGITS_TOPK_IDS);
-    int bad_rows = tol > 0 ? !(store_relative(&rows) <= tol) : rows.differ != 0;
-    int bad_logits = tol > 0 ? !(store_relative(&logits) <= tol) : logits.differ != 0;
-    if (bad_rows || bad_logits)
-        printf("# rank %d: %lld of %lld rows differ (%.2e), logits %lld of %lld (%.2e)\n", w->rank,
-               (long long)rows.differ, (long long)rows.rows, store_relative(&rows), (long long)logits.differ,
-               (long long)logits.rows, store_relative(&logits));
-    everywhere(w, bad_rows, name, tol > 0 ? "rows within 1e-5" : "rows are the same bytes");
-    everywhere(w, bad_logits, name, tol > 0 ? "logits within 1e-5" : "logits are the same bytes");
-    everywhere(w, not_once(w, got, w->size / (s->pcp * s->tp)) != 0, name, "every row is handed over once");
-}
-
-static void one_grid(world *w, const setting *s, const store *want)
-{
-    char *name = lf_printf("%d x %d x %d, %s, %s%s", w->size / (s->pcp * s->tp), s->pcp, s->tp,
-                           s->numerics == LF_EXACT ? "exact" : "released", s->merge ? "merge" : "gather",
-                           s->made_up ? ", made-up weights" : s->together ? ", one pass" : "");
-    store got;
-    lf_err err = { "" };
-    int bad = run(w, s, &got, &err);
-
-    if (bad)
-        printf("# rank %d: %s\n", w->rank, err.text);
-    everywhere(w, bad, name, "runs");
-    if (!bad)
-        compare(w, name, s, &got, want);
-    store_free(&got);
-    free(name);
-}
+#include "grid_world.h"
 
 static void all_grids(world *w, lf_numerics numerics)
 {
-    setting alone = { .pcp = 1, .tp = 1, .numerics = numerics };
+    setting alone = { .pcp = 1, .tp = 1, .numerics = numerics, .device = LF_DEVICE_CPU };
     store want;
     lf_err err = { "" };
     int bad = run(w, &alone, &want, &err);
@@ -186,13 +22,15 @@ static void all_grids(world *w, lf_numerics numerics)
                 continue;
             if (numerics == LF_RELEASED && pcp * tp < w->size)
                 continue;
-            setting s = { .pcp = pcp, .tp = tp, .numerics = numerics, .tile = 256, .together = 1 };
+            setting s = { .pcp = pcp, .tp = tp, .numerics = numerics, .tile = 256, .together = 1,
+                          .device = LF_DEVICE_CPU };
             one_grid(w, &s, &want);
             s.together = 0;
             s.tile = 128;
             if (w->size <= 2)
                 one_grid(w, &s, &want);
             s.merge = s.together = 1;
+            s.rows_within = s.logits_within = 1e-5;
             if (pcp > 1 && numerics == LF_EXACT)
                 one_grid(w, &s, &want);
         }
@@ -201,34 +39,20 @@ static void all_grids(world *w, lf_numerics numerics)
 
 int main(int argc, char **argv)
 {
+    static const char *const set[] = { "n_routed_experts=24", "num_attention_heads=8", "o_groups=4", "o_lora_rank=128",
+                                       "sliding_window=136", "num_hash_layers=2" };
     world w = { 0 };
     lf_topo t;
-    lf_grid g = { .dp = 1, .pcp = 1, .tp = 1 };
     lf_err err = { "" };
 
-    if (lf_topo_start(&argc, &argv, &w.rank, &w.size, &err))
-        return 1;
-    g = (lf_grid){ .dp = w.size, .pcp = 1, .tp = 1, .rank = w.rank, .dp_rank = w.rank, .ep = 1 };
-    if (lf_topo_open(&t, &g, &err)) {
-        printf("Bail out! %s\n", err.text);
-        return 1;
-    }
-    w.all = t.world;
-    int bad = open_model(&w, &err);
+    world_start(&w, &t, &argc, &argv);
+    int bad = open_model(&w, "m", (lf_synth_options){ .seed = 7, .set = set, .sets = 6 }, &err);
     everywhere(&w, bad, err.text, "a model of 24 experts, 8 heads, 4 groups, window 136");
     if (!bad) {
         all_grids(&w, LF_EXACT);
         all_grids(&w, LF_RELEASED);
         everywhere(&w, w.leaks, "memory", "every pass gave back what it took");
     }
-    lf_dev_close(w.dev);
-    lf_checkpoint_close(w.checkpoint);
-    lf_model_free(&w.model);
-    for (int i = 0; i < PROMPTS; i++)
-        free((void *)(uintptr_t)w.prompt[i].ids);
-    if (w.rank == 0)
-        synthdir_remove();
-    lf_topo_close(&t);
-    lf_topo_end();
-    return w.rank == 0 ? tap_done() : 0;
+    close_model(&w);
+    return world_end(&w, &t);
 }

@@ -1,0 +1,100 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The whole model on GPUs: one GPU against the CPU, and every grid of this world's GPUs against one.
+ *
+ * Tolerances, as relative norms over all rows or logits.  exact in float32: 1e-5, as the CPU against the reference.
+ * exact with bf16 activations against float32: each of some forty roundings a layer adds 2^-9 of a value's size, at
+ * random, and a routed expert or an index row may be chosen otherwise: 1e-1.  released: what flips there changes
+ * everything after it, so the CPU and the GPU are compared in the first layer only, 1e-2.  Grids of GPUs in gather mode:
+ * the same bytes along pcp; along tp the products are cut elsewhere.
+ */
+#include "grid_world.h"
+#include "dev_cuda.h"
+
+typedef struct mode {
+    lf_numerics numerics;
+    lf_kv_dtype kv;
+    double rows, logits, tp;               /* against the CPU; tp against one GPU */
+    int layers;
+} mode;
+
+static const mode modes[] = {
+    { LF_EXACT, LF_KV_F32, 1e-5, 1e-5, 1e-5, 0 },
+    { LF_EXACT, LF_KV_BF16, 1e-1, 1e-1, 1e-1, 0 },
+    { LF_RELEASED, LF_KV_FP8, 1e-2, 1, 1, 1 },
+};
+
+static void grids(world *w, const mode *m, const store *alone)
+{
+    for (int pcp = w->size; pcp >= 1; pcp--) {
+        setting s = { .pcp = pcp, .tp = w->size / pcp, .numerics = m->numerics, .kv = m->kv, .device = LF_DEVICE_CUDA,
+                      .together = 1 };
+        if (w->size % pcp || w->size == 1)
+            continue;
+        s.layers = s.tp > 1 ? m->layers : 0;
+        s.rows_within = s.logits_within = s.tp > 1 ? m->tp : 0;
+        one_grid(w, &s, alone);
+        s.merge = 1;
+        s.layers = m->layers;
+        s.rows_within = s.logits_within = m->tp;
+        if (pcp > 1)
+            one_grid(w, &s, alone);
+    }
+}
+
+static void one_mode(world *w, const mode *m)
+{
+    setting cpu = { .pcp = 1, .tp = 1, .numerics = m->numerics, .device = LF_DEVICE_CPU,
+                    .kv = m->numerics == LF_EXACT ? LF_KV_F32 : m->kv };
+    setting gpu = { .pcp = 1, .tp = 1, .numerics = m->numerics, .kv = m->kv, .device = LF_DEVICE_CUDA, .tile = 256,
+                    .rows_within = m->rows, .logits_within = m->logits, .layers = m->layers };
+    store want, alone;
+    lf_err err = { "" };
+
+    everywhere(w, run(w, &cpu, &want, &err), err.text, "each rank alone on the CPU");
+    one_grid(w, &gpu, &want);
+    gpu.made_up = 1;
+    one_grid(w, &gpu, &want);
+    gpu.made_up = 0;
+    gpu.tile = 0;
+    gpu.together = 1;
+    everywhere(w, run(w, &gpu, &alone, &err), err.text, "each rank alone on its GPU");
+    grids(w, m, &alone);
+    store_free(&want);
+    store_free(&alone);
+}
+
+static void one_model(world *w, const char *name, lf_synth_options o)
+{
+    lf_err err = { "" };
+    int bad = open_model(w, name, o, &err);
+
+    everywhere(w, bad, name, bad ? err.text : "a made-up model");
+    for (int i = 0; i < 3 && !bad; i++)
+        one_mode(w, &modes[i]);
+    close_model(w);
+}
+
+int main(int argc, char **argv)
+{
+    static const char *const small[] = { "n_routed_experts=24", "num_attention_heads=8", "o_groups=4",
+                                         "o_lora_rank=128", "sliding_window=136", "num_hash_layers=2" };
+    static const char *const wide[] = { "n_routed_experts=8", "num_attention_heads=64", "o_groups=4",
+                                        "o_lora_rank=128", "hidden_size=256", "q_lora_rank=128", "index_n_heads=64",
+                                        "index_topk=32", "moe_intermediate_size=128" };
+    world w = { 0 };
+    lf_topo t;
+    lf_err err;
+    int gpus = 0;
+
+    world_start(&w, &t, &argc, &argv);
+    if (lf_cuda_devices(&gpus, &err)) {
+        if (w.rank == 0)
+            tap_skip("whole runs on the GPU", err.text);
+        return world_end(&w, &t);
+    }
+    one_model(&w, "nano", (lf_synth_options){ .preset = "nano", .seed = 7, .set = small, .sets = 6 });
+    one_model(&w, "mini", (lf_synth_options){ .preset = "mini", .seed = 7, .set = wide, .sets = 9 });
+    everywhere(&w, w.leaks, "memory", "every pass gave back what it took");
+    return world_end(&w, &t);
+}
