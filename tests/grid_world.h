@@ -165,7 +165,8 @@ static inline void compare(const world *w, const char *name, const setting *s, c
 
 static inline void one_grid(world *w, const setting *s, const store *want)
 {
-    char *name = lf_printf("%s %d x %d x %d, %s, %s%s", s->device == LF_DEVICE_CUDA ? "GPU" : "CPU", w->size / (s->pcp * s->tp), s->pcp, s->tp,
+    char *name = lf_printf("%s %d x %d x %d, %s, %s%s", s->device == LF_DEVICE_CUDA ? "GPU" : "CPU",
+                           w->size / (s->pcp * s->tp), s->pcp, s->tp,
                            s->numerics == LF_EXACT ? "exact" : "released", s->merge ? "merge" : "gather",
                            s->made_up ? ", made-up weights" : s->together ? ", one pass" : "");
     store got;
