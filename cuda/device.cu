@@ -42,16 +42,6 @@ int lf_cuda_uuid(int device, void *uuid, lf_err *err)
     return 0;
 }
 
-int lf_cuda_name(int device, char *name, size_t bytes, lf_err *err)
-{
-    cudaDeviceProp p;
-
-    if (properties(device, &p, err))
-        return -1;
-    snprintf(name, bytes, "%s", p.name);
-    return 0;
-}
-
 /* ---- errors ---- */
 
 void lf_cuda_fail(lf_cuda *c, const char *fmt, ...)
@@ -160,6 +150,7 @@ static int check_gpu(lf_cuda *c, lf_err *err)
         return lf_fail(err, "GPU %d is a %s of compute capability %d.%d: this program was built for 9.0 (H100, H200, "
                        "GH200); choose another with CUDA_VISIBLE_DEVICES, or use --device cpu", c->device, p.name,
                        p.major, p.minor);
+    snprintf(c->dev.name, sizeof c->dev.name, "%s", p.name);
     c->sms = p.multiProcessorCount;
     c->smem_max = p.sharedMemPerBlockOptin;
     return 0;
@@ -194,6 +185,7 @@ int lf_cuda_open(lf_dev **out, const lf_model *m, lf_numerics numerics, int act_
     c->dev.model = m;
     c->dev.numerics = numerics;
     c->dev.act_bytes = (size_t)act_bytes;
+    c->dev.tile = LF_CUDA_TILE;
     if (check_gpu(c, err) || start(c, err)) {
         cuda_close(&c->dev);
         return -1;

@@ -229,6 +229,8 @@ struct lf_dev {
     const lf_model *model;
     lf_numerics numerics;
     size_t act_bytes;
+    int64_t tile;                          /* tokens that fill the device: a good size of tiles, a multiple of 512 */
+    char name[96];                         /* "NVIDIA H200", "AMD EPYC 9654" */
     size_t taken, peak;                    /* bytes of take() now and at most */
 };
 
@@ -251,6 +253,8 @@ static inline lf_weight lf_weight_cols(lf_weight w, int64_t c0, int64_t n)
     w.cols = n;
     return w;
 }
+
+enum { LF_CPU_TILE = 512, LF_CUDA_TILE = 8192 };       /* their lf_dev.tile */
 
 /* The CPU backend: BLIS for products, OpenMP over tiles of fixed height.  threads 0: OMP_NUM_THREADS or all cores. */
 int lf_cpu_open(lf_dev **out, const lf_model *m, lf_numerics numerics, int threads, lf_err *err);

@@ -17,7 +17,6 @@ extern "C" {
 int lf_cuda_devices(int *count, lf_err *err);
 
 int lf_cuda_uuid(int device, void *uuid, lf_err *err);         /* 16 bytes that name a GPU among all */
-int lf_cuda_name(int device, char *name, size_t bytes, lf_err *err);   /* "NVIDIA H200" */
 
 /* The GPU backend of dev.h on GPU `device` of those.  act_bytes: 2 (bf16 activations) or 4 (float32, exact numerics
  * only).  Refuses, naming it, a GPU of another compute capability than 9.0.  Closed with lf_dev_close. */

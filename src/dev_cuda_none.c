@@ -27,13 +27,3 @@ int lf_cuda_uuid(int device, void *uuid, lf_err *err)
     (void)uuid;
     return lf_cuda_devices(&count, err);
 }
-
-int lf_cuda_name(int device, char *name, size_t bytes, lf_err *err)
-{
-    int count;
-
-    (void)device;
-    (void)name;
-    (void)bytes;
-    return lf_cuda_devices(&count, err);
-}

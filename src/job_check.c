@@ -35,12 +35,17 @@ static int options_check(lf_job *j, lf_err *err)
 {
     const lf_options *o = j->o;
 
-    if (o->device == LF_DEVICE_CUDA)
-        return lf_fail(err, "--device cuda: this version computes on the CPU; --device cpu works");
     if (o->logits == LF_KEEP_TOPK && o->topk > j->model.vocab)
         return lf_fail(err, "--logits topk:%lld: the model's vocabulary has %lld tokens", (long long)o->topk,
                        (long long)j->model.vocab);
     return 0;
+}
+
+static int grid_make(lf_job *j, lf_err *err)
+{
+    const lf_options *o = j->o;
+
+    return lf_grid_make(&j->grid, &j->model, j->world, j->rank, (int)o->dp, (int)o->pcp, (int)o->tp, err);
 }
 
 static int model_check(lf_job *j, lf_err *err)
@@ -48,7 +53,7 @@ static int model_check(lf_job *j, lf_err *err)
     const char *dir = j->o->model;
 
     if (lf_model_read(&j->model, dir, err) || options_check(j, err) ||
-        lf_grid_make(&j->grid, &j->model, j->world, 0, (int)j->o->dp, 1, 1, err) ||
+        grid_make(j, err) ||
         lf_checkpoint_open(&j->checkpoint, dir, err) ||
         lf_inventory_check(&j->model, j->checkpoint, &j->inventory, err))
         return -1;
@@ -144,7 +149,7 @@ static int know(lf_job *j, const char *config, lf_err *err)
     int bad = lf_model_parse(&j->model, config, strlen(config), path, err);
 
     free(path);
-    if (bad || lf_grid_make(&j->grid, &j->model, j->world, j->rank, (int)j->o->dp, 1, 1, err))
+    if (bad || grid_make(j, err))
         return -1;
     return lf_checkpoint_open(&j->checkpoint, j->o->model, err);
 }

@@ -3,6 +3,7 @@
 #define _GNU_SOURCE
 #endif
 #include "job.h"
+#include "device.h"
 
 #include <sched.h>
 #include <stdlib.h>
@@ -72,9 +73,10 @@ int lf_job_threads(lf_job *j, int *threads, lf_err *err)
 static int engine_open(lf_job *j, lf_err *err)
 {
     lf_engine_setup s = { .model = &j->model, .checkpoint = j->checkpoint, .topo = &j->topo,
-                          .kv_dtype = j->kv_dtype, .logits = j->want };
+                          .kv_dtype = j->kv_dtype, .logits = j->want,
+                          .merge = j->o->pcp_attention == LF_PCP_MERGE };
 
-    if (lf_cpu_open(&j->dev, &j->model, (lf_numerics)j->o->numerics, j->threads, err))
+    if (lf_device_open(&j->dev, &j->topo, &j->model, (lf_numerics)j->o->numerics, j->kv_dtype, j->o->device, j->threads, err))
         return -1;
     s.dev = j->dev;
     return lf_engine_open(&j->engine, &s, err);
@@ -111,9 +113,9 @@ static void job_free(lf_job *j)
 void lf_job_close(lf_job *j)
 {
     lf_engine_close(j->engine);
-    lf_dev_close(j->dev);
     if (j->topo_open)
         lf_topo_close(&j->topo);
+    lf_dev_close(j->dev);
     if (j->control_open)
         lf_topo_close(&j->control);
     job_free(j);

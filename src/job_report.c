@@ -10,26 +10,6 @@
 
 /* ---- a rank's part ---- */
 
-/* "model name" of the processor, as far as the system tells. */
-static void processor_name(char *buf, size_t bytes)
-{
-    FILE *f = fopen("/proc/cpuinfo", "re");
-    char line[512];
-
-    snprintf(buf, bytes, "cpu");
-    while (f && fgets(line, sizeof line, f)) {
-        char *value = strchr(line, ':');
-        if (strncmp(line, "model name", 10) || !value)
-            continue;
-        value += 1 + (value[1] == ' ');
-        value[strcspn(value, "\n")] = 0;
-        snprintf(buf, bytes, "%s", value);
-        break;
-    }
-    if (f)
-        fclose(f);
-}
-
 static void traffic_add(lf_report_rank *r, lf_report_comm which, const lf_comm *c)
 {
     lf_comm_stats s;
@@ -45,7 +25,7 @@ static lf_report_rank rank_mine(const lf_job *j)
 
     r.compute_s = j->compute_s;
     gethostname(r.host, sizeof r.host - 1);
-    processor_name(r.device, sizeof r.device);
+    snprintf(r.device, sizeof r.device, "%s", j->dev ? j->dev->name : "");
     memcpy(r.phase_s, j->phase_s, sizeof r.phase_s);
     traffic_add(&r, LF_COMM_WORLD, j->control.world);
     if (j->topo_open) {
@@ -107,7 +87,7 @@ static void identity_add(const lf_job *j, lf_report *report)
     report->weights_id = lf_checkpoint_id(j->checkpoint);
     report->numerics = j->o->numerics == LF_EXACT ? "exact" : "released";
     report->kv_dtype = lf_kv_dtype_name(j->kv_dtype);
-    report->device = "cpu";
+    report->device = j->dev ? j->dev->ops->name : "cpu";
     report->load_s = j->load_s;
     report->tokenize_s = j->tokenize_s;
     report->grid = j->grid;

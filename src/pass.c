@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { DEFAULT_TILE = 512 };
+enum { ALIGN = 256 };                      /* of every buffer, in bytes */
 
 /* --- tiles --- */
 
@@ -132,7 +132,6 @@ int64_t lf_pass_rows_at(const lf_pass *p, int run, int ratio)
 typedef struct want {
     void **at;
     size_t bytes;
-    const char *what;
 } want;
 
 typedef struct wants {
@@ -142,12 +141,11 @@ typedef struct wants {
     lf_memory_kind kind;                   /* of what is asked for next */
 } wants;
 
-static void ask(wants *w, void *at, double count, size_t each, const char *what)
+static void ask(wants *w, void *at, double count, size_t each)
 {
     want *x = &w->w[w->n++];
 
-    *x = (want){ .at = at, .bytes = (size_t)count * each, .what = what };
-    x->bytes = x->bytes ? x->bytes : 1;
+    *x = (want){ .at = at, .bytes = ((size_t)count * each / ALIGN + 1) * ALIGN };
     w->bytes += x->bytes;
     w->of[w->kind] += x->bytes;
 }
@@ -162,17 +160,17 @@ static void ask_pool(wants *w, lf_pass *p, lf_pool *k, int64_t width, int index)
 
     k->width = width;
     k->open_floats = width * (index ? 6 : 127);
-    ask(w, &k->head_u, (double)runs * 8 * (double)width, 4, "the compressor's first blocks");
-    ask(w, &k->head_g, (double)runs * 8 * (double)width, 4, "the compressor's first blocks");
-    ask(w, &k->tail_u, (double)runs * 4 * (double)width, 4, "the compressor's last blocks");
-    ask(w, &k->tail_g, (double)runs * 4 * (double)width, 4, "the compressor's last blocks");
-    ask(w, &k->prev_u, (double)runs * 4 * (double)width, 4, "the compressor's halo");
-    ask(w, &k->prev_g, (double)runs * 4 * (double)width, 4, "the compressor's halo");
-    ask(w, &k->open_u, (double)(s->sequences * k->open_floats), 4, "the compressor's state");
-    ask(w, &k->open_g, (double)(s->sequences * k->open_floats), 4, "the compressor's state");
-    ask(w, &k->mine, (double)own, row, "own compressed rows");
-    ask(w, &k->all, p->merge ? 0 : (double)all, row, "gathered compressed rows");
-    ask(w, &k->rows, (double)all * (double)width, p->dev->act_bytes, "compressed rows");
+    ask(w, &k->head_u, (double)runs * 8 * (double)width, 4);
+    ask(w, &k->head_g, (double)runs * 8 * (double)width, 4);
+    ask(w, &k->tail_u, (double)runs * 4 * (double)width, 4);
+    ask(w, &k->tail_g, (double)runs * 4 * (double)width, 4);
+    ask(w, &k->prev_u, (double)runs * 4 * (double)width, 4);
+    ask(w, &k->prev_g, (double)runs * 4 * (double)width, 4);
+    ask(w, &k->open_u, (double)(s->sequences * k->open_floats), 4);
+    ask(w, &k->open_g, (double)(s->sequences * k->open_floats), 4);
+    ask(w, &k->mine, (double)own, row);
+    ask(w, &k->all, p->merge ? 0 : (double)all, row);
+    ask(w, &k->rows, (double)all * (double)width, p->dev->act_bytes);
 }
 
 static void ask_experts(wants *w, lf_pass *p)
@@ -182,17 +180,17 @@ static void ask_experts(wants *w, lf_pass *p)
     int ep = p->engine->topo->grid.ep;
     double pairs = (double)p->tile_rows * m->experts_per_tok, most = pairs * ep, d = (double)m->hidden;
 
-    ask(w, &p->expert, pairs, 4, "expert ids");
-    ask(w, &p->slot, pairs, 4, "expert slots");
-    ask(w, &p->weight, pairs, 4, "expert weights");
-    ask(w, &p->src, most, 4, "expert rows");
-    ask(w, &p->pair_weight, most, 4, "expert weights");
-    ask(w, &p->ones, (double)p->tile_rows, 4, "the shared expert's weights");
-    ask(w, &p->iota, (double)p->tile_rows, 4, "the shared expert's rows");
-    ask(w, &p->came_weight, ep > 1 ? most : 0, 4, "expert weights");
-    ask(w, &p->sent, ep > 1 ? pairs * d : 0, act, "expert input to send");
-    ask(w, &p->came, ep > 1 ? most * d : 0, act, "expert input");
-    ask(w, &p->done, most * d, act, "expert output");
+    ask(w, &p->expert, pairs, 4);
+    ask(w, &p->slot, pairs, 4);
+    ask(w, &p->weight, pairs, 4);
+    ask(w, &p->src, most, 4);
+    ask(w, &p->pair_weight, most, 4);
+    ask(w, &p->ones, (double)p->tile_rows, 4);
+    ask(w, &p->iota, (double)p->tile_rows, 4);
+    ask(w, &p->came_weight, ep > 1 ? most : 0, 4);
+    ask(w, &p->sent, ep > 1 ? pairs * d : 0, act);
+    ask(w, &p->came, ep > 1 ? most * d : 0, act);
+    ask(w, &p->done, most * d, act);
 }
 
 static void ask_tile(wants *w, lf_pass *p)
@@ -202,17 +200,17 @@ static void ask_tile(wants *w, lf_pass *p)
     double t = (double)p->tile_rows, heads = (double)p->engine->weights.heads * m->head_dim;
     double wide = (double)lf_max(m->hidden, m->head_dim);
 
-    ask(w, &p->y, t * (double)m->hidden, act, "layer input");
-    ask(w, &p->z, t * (double)m->hidden, act, "layer output");
-    ask(w, &p->q, t * heads, act, "queries");
-    ask(w, &p->o, t * heads, act, "attention output");
-    ask(w, &p->o_lat, t * (double)p->engine->weights.groups * (double)m->o_rank, act, "grouped output");
-    ask(w, &p->t, t * wide, act, "a tile");
-    ask(w, &p->index_q, t * m->index_heads * m->index_dim, act, "index queries");
-    ask(w, &p->sel, t * m->index_topk, 4, "chosen rows");
-    ask(w, &p->u, t * 2 * (double)m->head_dim, 4, "compressor values");
-    ask(w, &p->g, t * 2 * (double)m->head_dim, 4, "compressor gates");
-    ask(w, &p->file_rows, t * (double)m->head_dim, 4, "rows for the file");
+    ask(w, &p->y, t * (double)m->hidden, act);
+    ask(w, &p->z, t * (double)m->hidden, act);
+    ask(w, &p->q, t * heads, act);
+    ask(w, &p->o, t * heads, act);
+    ask(w, &p->o_lat, t * (double)p->engine->weights.groups * (double)m->o_rank, act);
+    ask(w, &p->t, t * wide, act);
+    ask(w, &p->index_q, t * m->index_heads * m->index_dim, act);
+    ask(w, &p->sel, t * m->index_topk, 4);
+    ask(w, &p->u, t * 2 * (double)m->head_dim, 4);
+    ask(w, &p->g, t * 2 * (double)m->head_dim, 4);
+    ask(w, &p->file_rows, t * (double)m->head_dim, 4);
     ask_experts(w, p);
 }
 
@@ -224,18 +222,18 @@ static void ask_merge(wants *w, lf_pass *p)
     double all = p->merge ? (double)p->tile_rows * pcp : 0, heads = p->engine->weights.heads, row = heads * m->head_dim;
     double parts = p->merge ? (double)p->tile_rows * (2 * pcp + 1) : 0;
 
-    ask(w, &p->all_q, all * row, act, "all ranks' queries");
-    ask(w, &p->all_index_q, all * m->index_heads * m->index_dim, act, "all ranks' index queries");
-    ask(w, &p->all_index_w, all * m->index_heads, 4, "all ranks' index weights");
-    ask(w, &p->all_sel, all * m->index_topk, 4, "all ranks' chosen rows");
-    ask(w, &p->part_out, 2 * all * row, act, "partial attention for all ranks");
-    ask(w, &p->part_lse, 2 * all * heads, 4, "partial attention for all ranks");
-    ask(w, &p->parts, parts * row, act, "partial attention to merge");
-    ask(w, &p->parts_lse, parts * heads, 4, "partial attention to merge");
-    ask(w, &p->cand, 2 * all * m->index_topk, 4, "candidate rows for all ranks");
-    ask(w, &p->cand_score, 2 * all * m->index_topk, 4, "candidate scores for all ranks");
-    ask(w, &p->cands, parts * m->index_topk, 4, "candidate rows to merge");
-    ask(w, &p->cands_score, parts * m->index_topk, 4, "candidate scores to merge");
+    ask(w, &p->all_q, all * row, act);
+    ask(w, &p->all_index_q, all * m->index_heads * m->index_dim, act);
+    ask(w, &p->all_index_w, all * m->index_heads, 4);
+    ask(w, &p->all_sel, all * m->index_topk, 4);
+    ask(w, &p->part_out, 2 * all * row, act);
+    ask(w, &p->part_lse, 2 * all * heads, 4);
+    ask(w, &p->parts, parts * row, act);
+    ask(w, &p->parts_lse, parts * heads, 4);
+    ask(w, &p->cand, 2 * all * m->index_topk, 4);
+    ask(w, &p->cand_score, 2 * all * m->index_topk, 4);
+    ask(w, &p->cands, parts * m->index_topk, 4);
+    ask(w, &p->cands_score, parts * m->index_topk, 4);
 }
 
 static void ask_tp(wants *w, lf_pass *p)
@@ -244,22 +242,22 @@ static void ask_tp(wants *w, lf_pass *p)
     int tp = p->engine->topo->grid.tp;
     double t = tp > 1 ? (double)p->tile_rows : 0, head = tp > 1 ? LF_HEAD_TILE : 0;
 
-    ask(w, &p->partial, t * (double)m->hidden, 4, "a share of the output");
-    ask(w, &p->sel_slice, t * m->index_topk, 4, "chosen rows of own tokens");
-    ask(w, &p->slice, t * (double)m->hidden, p->dev->act_bytes, "expert output of own tokens");
-    ask(w, &p->logit_part, head * (double)p->engine->weights.vocab, 4, "logits of this rank's vocabulary");
-    ask(w, &p->logit_parts, head * (double)m->vocab, 4, "logits of all tp ranks");
+    ask(w, &p->partial, t * (double)m->hidden, 4);
+    ask(w, &p->sel_slice, t * m->index_topk, 4);
+    ask(w, &p->slice, t * (double)m->hidden, p->dev->act_bytes);
+    ask(w, &p->logit_part, head * (double)p->engine->weights.vocab, 4);
+    ask(w, &p->logit_parts, head * (double)m->vocab, 4);
 }
 
 static void ask_head(wants *w, lf_pass *p)
 {
     double rows = LF_HEAD_TILE, topk = (double)lf_max(1, p->engine->setup.logits.topk);
 
-    ask(w, &p->logits, rows * (double)p->model->vocab, 4, "logits");
-    ask(w, &p->top_ids, rows * topk, 4, "top logits");
-    ask(w, &p->top_values, rows * topk, 4, "top logits");
-    ask(w, &p->logprob, rows, 4, "log-probabilities");
-    ask(w, &p->next, rows, 4, "next tokens");
+    ask(w, &p->logits, rows * (double)p->model->vocab, 4);
+    ask(w, &p->top_ids, rows * topk, 4);
+    ask(w, &p->top_values, rows * topk, 4);
+    ask(w, &p->logprob, rows, 4);
+    ask(w, &p->next, rows, 4);
 }
 
 static void ask_all(wants *w, lf_pass *p)
@@ -269,16 +267,16 @@ static void ask_all(wants *w, lf_pass *p)
     double rows = (double)p->mine->rows;
 
     w->kind = LF_MEMORY_STREAMS;
-    ask(w, &p->x, rows * m->hc * (double)m->hidden, act, "the residual streams");
+    ask(w, &p->x, rows * m->hc * (double)m->hidden, act);
     w->kind = LF_MEMORY_WINDOW;
-    ask(w, &p->kv, (double)p->mine->kv_rows * m->head_dim, act, "window rows");
+    ask(w, &p->kv, (double)p->mine->kv_rows * m->head_dim, act);
     w->kind = LF_MEMORY_TOKENS;
-    ask(w, &p->q_lat, rows * (double)m->q_rank, act, "query latents");
-    ask(w, &p->index_w, rows * m->index_heads, 4, "index weights");
-    ask(w, &p->mix, rows * (m->hc + m->hc * m->hc), 4, "stream mixes");
-    ask(w, &p->pos, rows, 8, "positions");
-    ask(w, &p->kv_row, rows, 8, "window slots");
-    ask(w, &p->ids, rows, 4, "token ids");
+    ask(w, &p->q_lat, rows * (double)m->q_rank, act);
+    ask(w, &p->index_w, rows * m->index_heads, 4);
+    ask(w, &p->mix, rows * (m->hc + m->hc * m->hc), 4);
+    ask(w, &p->pos, rows, 8);
+    ask(w, &p->kv_row, rows, 8);
+    ask(w, &p->ids, rows, 4);
     w->kind = LF_MEMORY_COMPRESSED;
     ask_pool(w, p, &p->main, m->head_dim, 0);
     ask_pool(w, p, &p->index, m->index_dim, 1);
@@ -291,16 +289,38 @@ static void ask_all(wants *w, lf_pass *p)
 
 static int take_all(lf_pass *p, const wants *w)
 {
-    char need[24];
+    lf_engine *e = p->engine;
+    char *at, need[24];
 
-    for (int i = 0; i < w->n; i++)
-        if (p->ops->take(p->dev, w->w[i].at, w->w[i].bytes, w->w[i].what, p->err))
+    if (e->arena_bytes < w->bytes) {
+        p->ops->give(p->dev, e->arena);
+        e->arena = NULL;
+        e->arena_bytes = 0;
+        if (p->ops->take(p->dev, &e->arena, w->bytes, "the buffers of a pass", p->err))
             return lf_fail_in(p->err, "this pass needs %s of device memory on this rank",
                               lf_human_bytes(need, (double)w->bytes));
+        e->arena_bytes = w->bytes;
+    }
+    at = e->arena;
+    for (int i = 0; i < w->n; i++) {
+        *w->w[i].at = at;
+        at += w->w[i].bytes;
+    }
     return 0;
 }
 
 /* --- open, close --- */
+
+/* As the device likes it, a quarter in merge mode, where a round holds the queries of all ranks; not more than the
+ * busiest rank's tokens, and the same on all ranks. */
+static int64_t tile_of(const lf_pass *p, int64_t asked)
+{
+    int64_t tile = asked ? asked : p->merge ? p->dev->tile / 4 : p->dev->tile, most = 1;
+
+    for (int r = 0; r < p->mine->pcp; r++)
+        most = lf_max(most, p->shard[r].rows);
+    return lf_min(tile, lf_round_up(most, LF_BLOCK));
+}
 
 static void share(lf_pass *p, lf_engine *e, int n, const int64_t *lengths)
 {
@@ -311,11 +331,11 @@ static void share(lf_pass *p, lf_engine *e, int n, const int64_t *lengths)
     p->ops = e->dev->ops;                  /* NULL for a plan, which computes nothing */
     p->model = e->model;
     p->merge = e->setup.merge && g->pcp > 1;
-    p->tile_rows = e->setup.tile ? e->setup.tile : p->merge ? LF_BLOCK : DEFAULT_TILE;
     p->shard = lf_alloc(sizeof *p->shard * (size_t)g->pcp);
     for (int r = 0; r < g->pcp; r++)
         lf_shard_make(&p->shard[r], g->pcp, r, e->model->window, n, lengths);
     p->mine = &p->shard[g->pcp_rank];
+    p->tile_rows = tile_of(p, e->setup.tile);
 }
 
 static void unshare(lf_pass *p)
@@ -387,13 +407,8 @@ int lf_pass_open(lf_pass *p, lf_engine *e, int n, const lf_prompt *prompts, cons
 
 void lf_pass_close(lf_pass *p)
 {
-    wants w = { .n = 0 };
-
     if (!p->engine)
         return;
-    ask_all(&w, p);
-    for (int i = 0; i < w.n; i++)
-        p->ops->give(p->dev, *w.w[i].at);
     unshare(p);
     *p = (lf_pass){ 0 };
 }

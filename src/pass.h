@@ -52,6 +52,8 @@ struct lf_engine {
     const lf_model *model;
     lf_topo *topo;
     lf_weights weights;
+    void *arena;                           /* device memory of passes: taken when one needs more, kept for the next */
+    size_t arena_bytes;
     lf_row_fmt row_fmt, index_fmt;         /* how finished entries travel between ranks, and are rounded */
 };
 
@@ -114,7 +116,7 @@ typedef struct lf_pass {
     lf_phase phase;
 } lf_pass;
 
-/* Shares, tiles, buffers; every byte the pass takes on the device is taken here, or nothing. */
+/* Shares, tiles, buffers: every byte of the device that the pass uses, out of the engine's arena. */
 int lf_pass_open(lf_pass *p, lf_engine *e, int n, const lf_prompt *prompts, const lf_sink *sink, double *seconds,
                  lf_err *err);
 void lf_pass_close(lf_pass *p);

@@ -42,6 +42,7 @@ void lf_engine_close(lf_engine *e)
 {
     if (!e)
         return;
+    e->dev->ops->give(e->dev, e->arena);
     lf_weights_free(&e->weights);
     free(e);
 }
@@ -82,7 +83,7 @@ int lf_engine_run(lf_engine *e, int n, const lf_prompt *prompts, const lf_sink *
 {
     lf_pass p;
     lf_err later;                          /* only the first error is told */
-    int bad = open_together(&p, e, n, prompts, sink, seconds, err);
+    int refused = open_together(&p, e, n, prompts, sink, seconds, err), bad = refused;
 
     if (!bad)
         bad = layers(&p) || lf_head_last(&p);
@@ -95,5 +96,5 @@ int lf_engine_run(lf_engine *e, int n, const lf_prompt *prompts, const lf_sink *
     if (e->dev->ops->sync(e->dev, bad ? &later : err))
         bad = -1;
     lf_pass_close(&p);
-    return bad ? -1 : 0;
+    return refused ? -1 : bad ? -2 : 0;
 }

@@ -73,6 +73,7 @@ typedef struct lf_prompt {
     int64_t tokens;
 } lf_prompt;
 
+/* -1: no rank of the group began, and all return it; -2: this rank failed in the middle, where others may wait for it. */
 int lf_engine_run(lf_engine *e, int n, const lf_prompt *prompts, const lf_sink *sink, double *seconds, lf_err *err);
 
 /* Device bytes a pass over prompts of these lengths takes on this rank beyond the weights: lf_engine_run allocates by
@@ -96,7 +97,8 @@ typedef struct lf_engine_plan {
     const lf_model *model;
     lf_grid grid;                          /* one rank's place */
     lf_numerics numerics;
-    size_t act_bytes;                      /* 4: the CPU; 2: a GPU */
+    int on_host;                           /* the CPU backend; else a GPU */
+    size_t act_bytes;                      /* 4: float32; 2: bf16 */
     int64_t tile;                          /* 0: the default */
     int merge, topk;
 } lf_engine_plan;

@@ -51,7 +51,7 @@ int main(int argc, char **argv)
     if (!bad) {
         all_grids(&w, LF_EXACT);
         all_grids(&w, LF_RELEASED);
-        everywhere(&w, w.leaks, "memory", "every pass gave back what it took");
+        everywhere(&w, w.leaks, "memory", "every engine gave back what it took");
     }
     close_model(&w);
     return world_end(&w, &t);

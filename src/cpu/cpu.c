@@ -5,6 +5,7 @@
 #include <omp.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 static void *grow(lf_cpu_area *s, size_t bytes)
 {
@@ -185,6 +186,26 @@ static void choose_blis_family(void)
     }
 }
 
+/* "model name" of the processor, as far as the system tells. */
+static void processor_name(char *buf, size_t bytes)
+{
+    FILE *f = fopen("/proc/cpuinfo", "re");
+    char line[512];
+
+    snprintf(buf, bytes, "cpu");
+    while (f && fgets(line, sizeof line, f)) {
+        char *value = strchr(line, ':');
+        if (strncmp(line, "model name", 10) || !value)
+            continue;
+        value += 1 + (value[1] == ' ');
+        value[strcspn(value, "\n")] = 0;
+        snprintf(buf, bytes, "%s", value);
+        break;
+    }
+    if (f)
+        fclose(f);
+}
+
 int lf_cpu_open(lf_dev **out, const lf_model *m, lf_numerics numerics, int threads, lf_err *err)
 {
     if (numerics == LF_RELEASED && (m->index_dim & (m->index_dim - 1)))
@@ -196,9 +217,11 @@ int lf_cpu_open(lf_dev **out, const lf_model *m, lf_numerics numerics, int threa
     omp_set_num_threads(c->threads);
     c->own = lf_alloc((size_t)c->threads * sizeof *c->own);
     c->dev.ops = &cpu_ops;
+    processor_name(c->dev.name, sizeof c->dev.name);
     c->dev.model = m;
     c->dev.numerics = numerics;
     c->dev.act_bytes = sizeof(float);
+    c->dev.tile = LF_CPU_TILE;
     *out = &c->dev;
     return 0;
 }
