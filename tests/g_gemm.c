@@ -3,8 +3,8 @@
  * Products, embedding and copies on the GPU against the CPU backend.
  *
  * Tolerances, Euclidean over a row of the output.  Float32 out of float32 or bf16 sides: 1e-5, sums of up to 4096 terms
- * in two orders.  bf16 out: 3e-3, at most one rounding of 2^-9 more than the reference (exact: it has none; released:
- * the two may fall on different sides).  Float32 out of fp8 products: 1e-3: within 128 terms the tensor cores add with
+ * in two orders.  bf16 out: 4e-3, one rounding of at most 2^-8 (exact: the reference has none; released: the two may
+ * fall on different sides).  Float32 out of fp8 products: 1e-3: within 128 terms the tensor cores add with
  * some 13 bits.
  */
 #include "gpu_pair.h"
@@ -102,10 +102,10 @@ static void all_products(const lf_model *m, lf_numerics numerics, int act_bytes)
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
         for (int t = 0; t < 4; t++) {
             quantised = numerics == LF_RELEASED && types[t] == LF_E4M3;
-            one(&p, types[t], &shapes[i], LF_OUT_ACT, 0, 0, act_bytes == 2 ? 3e-3 : 1e-5);
+            one(&p, types[t], &shapes[i], LF_OUT_ACT, 0, 0, act_bytes == 2 ? 4e-3 : 1e-5);
             one(&p, types[t], &shapes[i], LF_OUT_F32, 0, 0, quantised ? 1e-3 : 1e-5);
         }
-    one(&p, LF_E4M3, &shapes[0], LF_OUT_ACT, 1, 0, act_bytes == 2 ? 3e-3 : 1e-5);
+    one(&p, LF_E4M3, &shapes[0], LF_OUT_ACT, 1, 0, act_bytes == 2 ? 4e-3 : 1e-5);
     if (act_bytes == 4)
         one(&p, LF_E4M3, &shapes[0], LF_OUT_ACT, 0, 3, 1e-5);
     pair_close(&p);

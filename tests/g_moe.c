@@ -2,8 +2,9 @@
  *
  * Routing, experts and combination on the GPU against the CPU backend.
  *
- * Tolerances, Euclidean over a row.  Experts: float32 1e-5; exact with bf16 activations 1e-2: three results are
- * rounded one after the other, 2^-9 each, where the reference has no rounding; released 1.5e-2: where g or u differ by
+ * Tolerances, Euclidean over a row.  Experts: float32 3e-5, as some rows are what is left of terms that differ by 2^14;
+ * exact with bf16 activations 1e-2: three results are rounded one after the other, 2^-8 each at most, where the
+ * reference has no rounding; released 1.5e-2: where g or u differ by
  * a rounding of bf16, the activation may fall on the other side of a step of e4m3, which is 2^-3 of it, for some 3 in
  * 1000 values.
  */
@@ -215,7 +216,7 @@ int main(void)
     small_ones(&m, 4, 96, 2, 7);
     small_ones(&m, 2, 1024, 6, 256);
     small_ones(&m, 2, 77, 3, 33);
-    all_experts(&m, LF_EXACT, 4, 1e-5);
+    all_experts(&m, LF_EXACT, 4, 3e-5);
     all_experts(&m, LF_EXACT, 2, 1e-2);
     all_experts(&m, LF_RELEASED, 2, 1.5e-2);
     return tap_done();
