@@ -120,7 +120,7 @@ static inline lf_model att_model(att_shape s)
 typedef struct att_dev {
     lf_dev *d;
     lf_attn a;
-    void *held[8];
+    void *held[16];
     int helds;
 } att_dev;
 
