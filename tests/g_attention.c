@@ -2,7 +2,7 @@
  *
  * Attention and merge on the GPU against the CPU backend in float32 on the same inputs.
  *
- * Tolerances, as |got - want| / |want| of one head's output: float32 1e-5, sums of hundreds of terms in two orders;
+ * Tolerances, as |got - want| / |want| of one head's output: float32 1e-5, scores of magnitude 20 from 512 terms;
  * bf16 4e-3: the weights and the output are rounded to bf16 once each, at most 2^-9 apiece.  The log-sum-exp is
  * float32 in both: 1e-4 absolute, for scores of magnitude 20 summed over 512 channels by the tensor cores.
  */
@@ -137,7 +137,7 @@ static void positions(pair *p, att_shape s)
     compare(p, s, (att_case){ .pos0 = 0, .queries = 11, .ratio = 4, .k = 512, .count = -1, .sink = 1 }, "c4");
     compare(p, s, (att_case){ .pos0 = 515, .queries = 3, .ratio = 4, .k = 512, .count = -1, .sink = 1, .lse = 1 },
             "c4, the whole past");
-    compare(p, s, (att_case){ .pos0 = 4095, .queries = 3, .ratio = 4, .k = 512, .count = -1, .sink = 1, .spread = 4 },
+    compare(p, s, (att_case){ .pos0 = 4095, .queries = 3, .ratio = 4, .k = 512, .count = -1, .sink = 1, .spread = 2 },
             "c4, chosen, peaked");
     compare(p, s, (att_case){ .pos0 = 4 * 700 - 2, .queries = 4, .ratio = 4, .k = 1024, .count = -1, .sink = 1 },
             "c4, k 1024");
@@ -146,7 +146,7 @@ static void positions(pair *p, att_shape s)
     compare(p, s, (att_case){ .pos0 = 128 * 66 - 2, .queries = 4, .ratio = 128, .count = -1, .sink = 1 }, "c128");
     compare(p, s, (att_case){ .pos0 = 128 * 66 - 2, .queries = 1, .ratio = 128, .count = 40, .sink = 1 },
             "c128, fewer entries here");
-    compare(p, s, (att_case){ .pos0 = 9000 * 4 - 1, .queries = 1, .ratio = 4, .count = -1, .sink = 1, .spread = 3 },
+    compare(p, s, (att_case){ .pos0 = 9000 * 4 - 1, .queries = 1, .ratio = 4, .count = -1, .sink = 1 },
             "dense, 9000 entries");
 }
 
