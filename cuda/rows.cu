@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Cache rows to packed bytes and back.   Source: kvlayout.h; model.md, "Numerics"; what they give: src/cpu/rows.c.
+ * Cache rows to packed bytes and back.   Source: kvlayout.h; model.md, "Numerics"; what they give:
+ * src/cpu/rows.c.
  *
- * Packed rows need not begin at aligned addresses: bytes are written one by one, neighbours by neighbouring lanes.
+ * Packed rows begin at even addresses (every format has even row sizes), not necessarily at multiples of 4.
  */
 #include "row.cuh"
 
@@ -25,35 +26,34 @@ static packing packing_of(lf_cuda *c, int64_t m, int64_t width, lf_row_fmt fmt, 
 
 /* ---- unquantised: an element a thread, at any address ---- */
 
-static __device__ __forceinline__ void put_bytes(uint8_t *dst, uint32_t v, int n)
+static __device__ __forceinline__ void put_f32(uint8_t *dst, float x)
 {
-    if (n == 4 && ((uintptr_t)dst & 3) == 0) {
+    uint32_t v = __float_as_uint(x);
+
+    if (((uintptr_t)dst & 3) == 0) {
         *(uint32_t *)dst = v;
         return;
     }
-    for (int i = 0; i < n; i++)
-        dst[i] = (uint8_t)(v >> 8 * i);
+    ((uint16_t *)dst)[0] = (uint16_t)v;
+    ((uint16_t *)dst)[1] = (uint16_t)(v >> 16);
 }
 
-static __device__ __forceinline__ uint32_t get_bytes(const uint8_t *src, int n)
+static __device__ __forceinline__ float get_f32(const uint8_t *src)
 {
-    uint32_t v = 0;
+    const uint16_t *h = (const uint16_t *)src;
 
-    if (n == 4 && ((uintptr_t)src & 3) == 0)
-        return *(const uint32_t *)src;
-    for (int i = 0; i < n; i++)
-        v |= (uint32_t)src[i] << 8 * i;
-    return v;
+    return ((uintptr_t)src & 3) == 0 ? *(const float *)src : __uint_as_float(h[0] | (uint32_t)h[1] << 16);
 }
 
+/* Whole, not byte by byte: ptxas 13.0 makes of the low byte of a freshly rounded bf16 a conversion to an integer. */
 static __device__ __forceinline__ void put_bf16(uint8_t *dst, float x)
 {
-    put_bytes(dst, __bfloat16_as_ushort(__float2bfloat16_rn(x)), 2);
+    *(__nv_bfloat16 *)dst = __float2bfloat16_rn(x);
 }
 
 static __device__ __forceinline__ float get_bf16(const uint8_t *src)
 {
-    return __uint_as_float(get_bytes(src, 2) << 16);
+    return __bfloat162float(*(const __nv_bfloat16 *)src);
 }
 
 template <typename T, int WIDE> static __global__ void pack_plain_kernel(uint8_t *dst, const T *x, int64_t n)
@@ -63,7 +63,7 @@ template <typename T, int WIDE> static __global__ void pack_plain_kernel(uint8_t
     if (i >= n)
         return;
     if (WIDE)
-        put_bytes(dst + 4 * i, __float_as_uint(lf_load(&x[i])), 4);
+        put_f32(dst + 4 * i, lf_load(&x[i]));
     else
         put_bf16(dst + 2 * i, lf_load(&x[i]));
 }
@@ -73,7 +73,7 @@ template <typename T, int WIDE> static __global__ void unpack_plain_kernel(T *x,
     int64_t i = blockIdx.x * (int64_t)blockDim.x + threadIdx.x;
 
     if (i < n)
-        lf_store(&x[i], WIDE ? __uint_as_float(get_bytes(src + 4 * i, 4)) : get_bf16(src + 2 * i));
+        lf_store(&x[i], WIDE ? get_f32(src + 4 * i) : get_bf16(src + 2 * i));
 }
 
 /* ---- fp8 main rows: one warp a row ---- */
