@@ -20,7 +20,7 @@ static void settle(lf_cuda *c)
     lf_cuda_clock *k = c->clock;
     float ms;
 
-    if (k->n == 0 || LF_CUDA(c, cudaEventSynchronize(k->event[k->n - 1]), "waiting for a time stamp"))
+    if (k->n == 0 || lf_cuda_wait(c, k->event[k->n - 1], "waiting for a time stamp"))
         return;
     for (int i = 1; i < k->n; i++)
         if (k->to[i] && !LF_CUDA(c, cudaEventElapsedTime(&ms, k->event[i - 1], k->event[i]), "reading a time stamp"))

@@ -64,6 +64,7 @@ typedef struct lf_cuda {
     int device, sms;
     size_t smem_max;                       /* dynamic shared memory a block may opt in to */
     cudaStream_t stream;
+    cudaEvent_t end;                       /* of the stream, when sync waits for it */
     cublasLtHandle_t blas;
     lf_cuda_area scratch[LF_SCRATCH_SLOTS];
     lf_cuda_stage stage[LF_STAGES];
@@ -78,6 +79,8 @@ typedef struct lf_cuda {
     int failed;
     lf_err error;
     char where[64];                        /* "layer 3, tile 2", when the caller says so; part of every error */
+    char call[64];                         /* the newest collective: "gather 12 on pcp"; part of a time-out's text */
+    double patience;                       /* seconds that the host waits for the GPU: another rank may be gone */
 } lf_cuda;
 
 static inline lf_cuda *lf_cuda_of(lf_dev *d)
@@ -95,6 +98,9 @@ void lf_cuda_memory_free(lf_cuda *c);                  /* these, scratch, and wh
 
 void lf_cuda_fail(lf_cuda *c, const char *fmt, ...) LF_PRINTF(2, 3);
 int lf_cuda_check(lf_cuda *c, cudaError_t rc, const char *what);        /* 0, or -1 and recorded */
+
+/* The host waits for an event; after c->patience seconds that is an error. */
+int lf_cuda_wait(lf_cuda *c, cudaEvent_t event, const char *what);
 
 #define LF_CUDA(c, call, what) lf_cuda_check((c), (call), (what))
 /* After every launch: LF_LAUNCHED(c, "norm"); */

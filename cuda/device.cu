@@ -7,6 +7,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 int lf_cuda_devices(int *count, lf_err *err)
 {
@@ -67,12 +68,33 @@ int lf_cuda_check(lf_cuda *c, cudaError_t rc, const char *what)
     return -1;
 }
 
+/* First without sleeping, as most waits are short. */
+int lf_cuda_wait(lf_cuda *c, cudaEvent_t event, const char *what)
+{
+    double start = lf_now(), waited = 0;
+    cudaError_t rc;
+
+    while ((rc = cudaEventQuery(event)) == cudaErrorNotReady) {
+        waited = lf_now() - start;
+        if (waited > c->patience) {
+            lf_cuda_fail(c, "%s: nothing for %.0f seconds%s%s; is another rank gone? LONGFILL_PATIENCE=SECONDS waits "
+                         "longer", what, c->patience, c->call[0] ? ", newest collective: " : "", c->call);
+            return -1;
+        }
+        if (waited > 0.001)
+            usleep(50);
+    }
+    return lf_cuda_check(c, rc, what);
+}
+
 static int cuda_sync(lf_dev *d, lf_err *err)
 {
     lf_cuda *c = lf_cuda_of(d);
 
-    lf_cuda_check(c, cudaStreamSynchronize(c->stream), "waiting for the GPU: an earlier kernel failed");
-    lf_cuda_clock_settle(c);
+    if (!LF_CUDA(c, cudaEventRecord(c->end, c->stream), "waiting for the GPU: an earlier kernel failed"))
+        lf_cuda_wait(c, c->end, "waiting for the GPU: an earlier kernel failed");
+    if (!c->failed)
+        lf_cuda_clock_settle(c);
     if (!c->failed)
         return 0;
     c->failed = 0;
@@ -104,6 +126,8 @@ static void cuda_close(lf_dev *d)
     lf_cuda_memory_free(c);
     if (c->blas)
         cublasLtDestroy(c->blas);
+    if (c->end)
+        cudaEventDestroy(c->end);
     if (c->stream)
         cudaStreamDestroy(c->stream);
     free(c);
@@ -162,6 +186,8 @@ static int start(lf_cuda *c, lf_err *err)
 
     if (rc == cudaSuccess)
         rc = cudaStreamCreateWithFlags(&c->stream, cudaStreamNonBlocking);
+    if (rc == cudaSuccess)
+        rc = cudaEventCreateWithFlags(&c->end, cudaEventDisableTiming);
     if (rc != cudaSuccess)
         return lf_fail(err, "GPU %d could not be opened: %s", c->device, cudaGetErrorString(rc));
     cublasStatus_t blas = cublasLtCreate(&c->blas);
@@ -186,6 +212,7 @@ int lf_cuda_open(lf_dev **out, const lf_model *m, lf_numerics numerics, int act_
     c->dev.numerics = numerics;
     c->dev.act_bytes = (size_t)act_bytes;
     c->dev.tile = LF_CUDA_TILE;
+    c->patience = getenv("LONGFILL_PATIENCE") ? atof(getenv("LONGFILL_PATIENCE")) : 600;
     if (check_gpu(c, err) || start(c, err)) {
         cuda_close(&c->dev);
         return -1;

@@ -124,7 +124,7 @@ static lf_cuda_stage *stage_next(lf_cuda *c)
     lf_cuda_stage *s = &c->stage[c->next_stage];
 
     c->next_stage = (c->next_stage + 1) % LF_STAGES;
-    return LF_CUDA(c, cudaEventSynchronize(s->done), "waiting for a copy") ? NULL : s;
+    return lf_cuda_wait(c, s->done, "waiting for a copy") ? NULL : s;
 }
 
 void lf_cuda_put(lf_dev *d, void *dst, const void *host, size_t bytes)
@@ -164,7 +164,7 @@ void lf_cuda_get(lf_dev *d, void *host, const void *src, size_t bytes)
             out += n;
         }
         n = bytes - in < LF_STAGE_BYTES ? bytes - in : LF_STAGE_BYTES;
-        if (LF_CUDA(c, cudaEventSynchronize(flight[first]->done), "copy from the GPU"))
+        if (lf_cuda_wait(c, flight[first]->done, "copy from the GPU"))
             return;
         memcpy((char *)host + in, flight[first]->p, n);
         first = (first + 1) % LF_STAGES;

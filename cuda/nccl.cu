@@ -6,6 +6,7 @@
 #include "coll_nccl.h"
 
 #include <nccl.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -14,7 +15,14 @@ struct lf_nccl {
     lf_cuda *cuda;
     int rank;
     char name[16];
+    unsigned long long calls;
 };
+
+/* For the text of a time-out. */
+static void begin(lf_nccl *n, const char *what)
+{
+    snprintf(n->cuda->call, sizeof n->cuda->call, "%s %llu on %s, rank %d", what, ++n->calls, n->name, n->rank);
+}
 
 static int nccl_fail(lf_err *err, const lf_nccl *n, ncclResult_t rc, const char *what)
 {
@@ -65,6 +73,7 @@ void lf_nccl_close(lf_nccl *n)
 
 int lf_nccl_move(lf_nccl *n, const lf_xfer *send, int sends, const lf_xfer *recv, int recvs, lf_err *err)
 {
+    begin(n, "exchange");
     ncclResult_t rc = ncclGroupStart();
 
     for (int i = 0; i < sends && rc == ncclSuccess; i++)
@@ -80,6 +89,7 @@ int lf_nccl_move(lf_nccl *n, const lf_xfer *send, int sends, const lf_xfer *recv
 
 int lf_nccl_sum(lf_nccl *n, float *x, int64_t count, lf_err *err)
 {
+    begin(n, "sum");
     ncclResult_t rc = count ? ncclAllReduce(x, x, (size_t)count, ncclFloat32, ncclSum, n->comm, n->cuda->stream)
                             : ncclSuccess;
 
