@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The compressors: gated pooling of token blocks into cache entries.   Source: model.md, "Compressor"; what they give:
- * src/cpu/compress.c.
+ * The compressors: gated pooling of token blocks into cache entries.   Source: model.md, "Compressor"; what
+ * they give: src/cpu/compress.c.
  *
- * Gates and values are read once: a block of eight warps holds all the rows that 32 channels of one entry pool, agrees
- * on the largest gate, and adds the warps' sums in warp order.
+ * Gates and values are read once: a block of eight warps holds all the rows that 32 channels of one entry
+ * pool, agrees on the largest gate, and adds the warps' sums in warp order.
  */
 #include "row.cuh"
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The indexer: which compressed entries a query of a ratio-4 layer attends to.   Source: model.md, "Indexer"; what it
- * gives: src/cpu/indexer.c.
+ * The indexer: which compressed entries a query of a ratio-4 layer attends to.   Source: model.md, "Indexer";
+ * what it gives: src/cpu/indexer.c.
  *
  * The scores of a tile of queries are written out (index_score.cu), then a block a query selects, exactly.
  */

@@ -2,10 +2,10 @@
  *
  * Manifold-constrained hyper-connections.   Source: model.md, "mHC"; what they give: src/cpu/mhc.c.
  *
- * The mixing logits are a product with 24 outputs (n = 4), too narrow for a library: its columns are cut in pieces of
- * one fixed length, each summed by a warp in lane order, and a second kernel adds the pieces in their order, mixes and
- * norms.  The cut depends on the weight alone.  The second kernel finds the streams in the L2 cache when tiles are
- * small.
+ * The mixing logits are a product with 24 outputs (n = 4), too narrow for a library: its columns are cut in
+ * pieces of one fixed length, each summed by a warp in lane order, and a second kernel adds the pieces in
+ * their order, mixes and norms.  The cut depends on the weight alone.  The second kernel finds the streams in
+ * the L2 cache when tiles are small.
  */
 #include "row.cuh"
 

@@ -3,8 +3,8 @@
  * RMS norms and rotary positions.   Source: model.md, "Attention" and "RoPE bases"; what they give:
  * src/cpu/norm_rope.c.
  *
- * Every row is read once from device memory (the second look finds it in a cache or in shared memory), and the angles
- * of a position are computed once for all its heads.
+ * Every row is read once from device memory (the second look finds it in a cache or in shared memory), and
+ * the angles of a position are computed once for all its heads.
  */
 #include "row.cuh"
 

@@ -54,9 +54,9 @@ static __device__ __forceinline__ void lf_turn(float *a, float *b, float co, flo
     *b = (float)(x * si + y * co);
 }
 
-/* Hadamard transform of 32 E values of a warp, lane l holding E l .. E l + E-1 (width below 32: E is 1 and the lanes
- * from `width` on hold zero), scaled width^-1/2 and rounded to bf16.  In double: exact for bf16 input but for the last
- * step. */
+/* Hadamard transform of 32 E values of a warp, lane l holding E l .. E l + E-1 (width below 32: E is 1 and
+ * the lanes from `width` on hold zero), scaled width^-1/2 and rounded to bf16.  In double: exact for bf16
+ * input but for the last step. */
 template <int E> static __device__ void lf_hadamard(float (&x)[E], int width)
 {
     double t[E], scale = 1 / sqrt((double)width);

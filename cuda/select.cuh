@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * select: the k largest of a row of scores, by one block.  Exact: four passes over eight bits of the key each find the
- * k-th largest key, and a last pass takes what lies above it and the lowest indices that equal it.  No capacity limits,
- * nothing sampled.   The order: score descending, then index ascending; NaN after everything.
+ * select: the k largest of a row of scores, by one block.  Exact: four passes over eight bits of the key each
+ * find the k-th largest key, and a last pass takes what lies above it and the lowest indices that equal it.
+ * No capacity limits, nothing sampled.   The order: score descending, then index ascending; NaN after
+ * everything.
  */
 #ifndef LF_SELECT_CUH
 #define LF_SELECT_CUH
@@ -24,8 +25,8 @@ static __device__ __forceinline__ uint32_t lf_select_key(float score)
     return (uint32_t)(lf_rank_key(score, 0) >> 32);
 }
 
-/* Counts the digits at `shift` of the keys that agree with `prefix` above it.  A thread adds runs of equal digits at
- * once: massive ties (relu gives many zeros) would queue at one counter otherwise. */
+/* Counts the digits at `shift` of the keys that agree with `prefix` above it.  A thread adds runs of equal
+ * digits at once: massive ties (relu gives many zeros) would queue at one counter otherwise. */
 static __device__ void lf_select_count(lf_selection *s, const float *score, int64_t n, uint32_t prefix, int shift)
 {
     uint32_t *bins = s->bins[threadIdx.x / 32], last = 0, run = 0;

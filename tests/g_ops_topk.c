@@ -1,0 +1,221 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * On the GPU: index_topk, topk_merge, logits_topk, logprob.
+ *
+ * Two kinds of input for index_topk.  Small whole numbers: every order of summation is exact, ties abound,
+ * and choice and scores must be the CPU's, bit for bit, in every mode, with NaN keys too.  Random values:
+ * sums of another order, so scores may differ by 1e-5 of the largest, and an entry may be chosen in place of
+ * another only if their scores are that close; in float32 the choice must be the same.
+ */
+#include "g_ops.h"
+
+/* opt: k, pos0, row_first, row_count, scores asked for.  A row is k entries, then k scores (0 beside -1). */
+static void topk(g_run *r, lf_dev *d, int64_t first, int64_t m, float *out)
+{
+    int64_t k = r->opt[0], heads = r->model.index_heads, each = heads * r->model.index_dim;
+    float *rows = lf_alloc((size_t)(m * k) * 4 + 4), *scores = lf_alloc((size_t)(m * k) * 4 + 4);
+    lf_topk t = { .sel = g_new(r, d, (size_t)(m * k) * 4), .score = r->opt[4] ? g_new(r, d, (size_t)(m * k) * 4) : NULL,
+                  .q = g_act(r, d, (const float *)r->in[0] + first * each, m * each),
+                  .w = g_put(r, d, (const float *)r->in[1] + first * heads, (size_t)(m * heads) * 4), .queries = m,
+                  .pos0 = r->opt[1] + first, .keys = g_act(r, d, r->in[2], r->opt[3] * r->model.index_dim),
+                  .row_first = r->opt[2], .row_count = r->opt[3], .k = (int)k };
+
+    d->ops->index_topk(d, &t);
+    g_get_ints(d, rows, t.sel, m * k);
+    if (t.score)
+        g_get(d, scores, t.score, (size_t)(m * k) * 4);
+    for (int64_t i = 0; i < m; i++)
+        for (int64_t j = 0; j < k; j++) {
+            out[i * 2 * k + j] = rows[i * k + j];
+            out[i * 2 * k + k + j] = t.score && rows[i * k + j] >= 0 ? scores[i * k + j] : 0;
+        }
+    free(rows);
+    free(scores);
+}
+
+/* opt as above, but [5] parts of the rows: chosen in each, then merged.  A row is k entries. */
+static void merged(g_run *r, lf_dev *d, int64_t first, int64_t m, float *out)
+{
+    int64_t k = r->opt[0], parts = r->opt[5], list = m * k, heads = r->model.index_heads, di = r->model.index_dim;
+    int32_t *cand = g_new(r, d, (size_t)(parts * list) * 4), *sel = g_new(r, d, (size_t)list * 4);
+    float *score = g_new(r, d, (size_t)(parts * list) * 4);
+    lf_act *keys = g_act(r, d, r->in[2], r->opt[3] * di);
+    lf_topk t = { .q = g_act(r, d, (const float *)r->in[0] + first * heads * di, m * heads * di),
+                  .w = g_put(r, d, (const float *)r->in[1] + first * heads, (size_t)(m * heads) * 4), .queries = m,
+                  .pos0 = r->opt[1] + first, .k = (int)k };
+
+    for (int64_t p = 0; p < parts; p++) {
+        int64_t from = r->opt[3] * p / parts;
+        t.sel = cand + p * list;
+        t.score = score + p * list;
+        t.keys = lf_act_at(d, keys, from * di);
+        t.row_first = r->opt[2] + from;
+        t.row_count = r->opt[3] * (p + 1) / parts - from;
+        d->ops->index_topk(d, &t);
+    }
+    d->ops->topk_merge(d, sel, cand, score, (int)parts, m, (int)k);
+    g_get_ints(d, out, sel, list);
+}
+
+/* Random values: is the GPU's choice right by the CPU's scores?  all: [rows, count] of the CPU, every visible entry. */
+static void judge_choice(g_run *r, const float *got, const float *want, const float *score, int64_t rows)
+{
+    int64_t k = r->opt[0], first = r->opt[2], count = r->opt[3], other = 0;
+    int bad = 0, off = 0;
+
+    for (int64_t i = 0; i < rows; i++) {
+        const float *g = got + i * 2 * k, *w = want + i * 2 * k, *s = score + i * 2 * count + count;
+        float least = INFINITY, top = 0;
+        for (int64_t j = 0; j < k && w[j] >= 0; j++) {
+            least = fminf(least, w[k + j]);
+            top = fmaxf(top, fabsf(w[k + j]));
+        }
+        for (int64_t j = 0; j < k; j++) {
+            TAP_QUIET(bad, (g[j] < 0) == (w[j] < 0) && (j == 0 || g[j] < 0 || g[j] > g[j - 1]),
+                      "query %d place %d: %g after %g", (int)i, (int)j, (double)g[j], j ? (double)g[j - 1] : -1.0);
+            if (g[j] < 0)
+                continue;
+            other += g[j] != w[j];
+            float x = s[(int64_t)g[j] - first];
+            TAP_QUIET(bad, x >= least - 1e-5f * top, "query %d: entry %g has score %g; the least chosen has %g", (int)i,
+                      (double)g[j], (double)x, (double)least);
+            TAP_QUIET(off, fabsf(g[k + j] - x) <= 1e-5f * top, "query %d: entry %g has score %g, expected %g", (int)i,
+                      (double)g[j], (double)g[k + j], (double)x);
+        }
+    }
+    TAP_CHECK(bad == 0, "index_topk, %s, %s, random: chosen by score, ascending", r->geometry, r->mode);
+    TAP_CHECK(off == 0, "  and the scores");
+    TAP_CHECK(r->act == 4 ? other == 0 : (double)other <= 0.01 * (double)(rows * k), "  and %lld of %lld places differ",
+              (long long)other, (long long)(rows * k));
+}
+
+static void random_choice(g_run *r, int64_t rows)
+{
+    int64_t k = r->opt[0], count = r->opt[3], di = r->model.index_dim, heads = r->model.index_heads;
+    float *got = lf_alloc((size_t)(rows * 2 * k) * 4), *want = lf_alloc((size_t)(rows * 2 * k) * 4);
+    float *score = lf_alloc((size_t)(rows * 2 * count) * 4 + 4);
+
+    r->in[0] = g_values(r, rows * heads * di, 1);
+    r->in[1] = g_floats(r, rows * heads, 0.1f);
+    r->in[2] = g_values(r, count * di, 1);
+    topk(r, g_oracle(r), 0, rows, want);
+    topk(r, r->gpu, 0, rows, got);
+    g_release(r);
+    r->opt[0] = count;                                         /* every visible entry: in place as they ascend */
+    topk(r, g_oracle(r), 0, rows, score);
+    g_release(r);
+    r->opt[0] = k;
+    judge_choice(r, got, want, score, rows);
+    g_invariant(r, "index_topk, random", topk, rows, 2 * k, got);
+    free(got);
+    free(want);
+    free(score);
+}
+
+static void whole_numbers(g_run *r, int64_t rows, int nan)
+{
+    int64_t count = r->opt[3], di = r->model.index_dim, heads = r->model.index_heads, k = r->opt[0];
+    float *keys = g_whole(r, count * di, 1, 1);
+
+    r->in[0] = g_whole(r, rows * heads * di, 1, 1);
+    r->in[1] = g_whole(r, rows * heads, 2, 0.25f);
+    for (int64_t c = 1; nan && c < count; c += 3)
+        keys[c * di + c % di] = NAN;
+    r->in[2] = keys;
+    g_check(r, nan ? "index_topk, whole numbers and NaN" : "index_topk, whole numbers", topk, rows, 2 * k,
+            (g_tol){ 0, 0, 0, 0 });
+    r->opt[4] = 0;
+    g_check(r, "index_topk, without scores", topk, rows, 2 * k, (g_tol){ 0, 0, 0, 0 });
+    r->opt[4] = 1;
+    r->opt[5] = 3;
+    g_check(r, "topk_merge of 3 parts", merged, rows, k, (g_tol){ 0, 0, 0, 0 });
+    r->opt[5] = 1;
+    g_check(r, "topk_merge of 1 part", merged, rows, k, (g_tol){ 0, 0, 0, 0 });
+}
+
+static void choices(g_run *r)
+{
+    /* position of the first query, first entry, entries: from the first token on; deep in a prompt; a later part; none */
+    static const int64_t cases[4][3] = { { 0, 0, 64 }, { 4000, 0, 1063 }, { 4000, 300, 500 }, { 40, 300, 0 } };
+    int64_t k = r->model.index_topk;
+
+    r->quantises = 0;                      /* the values are given: nothing is quantised here */
+    for (int i = 0; i < 4; i++)
+        for (int more = 0; more < 2; more++) {
+            memcpy(r->opt, (int64_t[]){ more ? k + 3 : k, cases[i][0], cases[i][1], cases[i][2], 1, 1 }, 48);
+            if (cases[i][2] && !more)
+                random_choice(r, r->rows);
+            whole_numbers(r, more ? lf_min(r->rows, 33) : r->rows, more);
+            g_forget(r);
+        }
+}
+
+/* opt: vocab, k.  A row is k ids, k values, and the log-probability. */
+static void logits(g_run *r, lf_dev *d, int64_t first, int64_t m, float *out)
+{
+    int64_t v = r->opt[0], k = r->opt[1], width = 2 * k + 1;
+    float *x = g_put(r, d, (const float *)r->in[0] + first * v, (size_t)(m * v) * 4), *h = lf_alloc((size_t)(m * width) * 4 + 4);
+    int32_t *ids = g_new(r, d, (size_t)(m * k) * 4);
+    float *values = g_new(r, d, (size_t)(m * k) * 4), *p = g_new(r, d, (size_t)m * 4);
+
+    d->ops->logits_topk(d, ids, values, x, m, v, (int)k);
+    d->ops->logprob(d, p, x, g_put(r, d, (const uint32_t *)r->in[1] + first, (size_t)m * 4), m, v);
+    g_get_ints(d, h, ids, m * k);
+    g_get(d, h + m * k, values, (size_t)(m * k) * 4);
+    g_get(d, h + 2 * m * k, p, (size_t)m * 4);
+    for (int64_t i = 0; i < m; i++) {
+        memcpy(out + i * width, h + i * k, (size_t)k * 4);
+        memcpy(out + i * width + k, h + m * k + i * k, (size_t)k * 4);
+        out[i * width + 2 * k] = h[2 * m * k + i];
+    }
+    free(h);
+}
+
+/* Ids and values must be the CPU's; the log-probability, a sum in double, to 1e-6 of the row's largest value. */
+static void tops(g_run *r)
+{
+    int64_t v = r->model.vocab, ks[3] = { 1, lf_min(v, 20), lf_min(v, 5000) }, rows = v > 1000 ? 17 : 65;
+    uint32_t *next = g_keep(r, (size_t)rows * 4);
+    float *x = g_floats(r, rows * v, 4);
+
+    for (int64_t i = 0; i < rows; i++) {
+        next[i] = (uint32_t)g_below(r, v);
+        for (int64_t j = 0; i % 3 == 0 && j < v; j++)          /* ties, both zeros, infinities */
+            x[i * v + j] = j % 11 == 5 ? -0.0f : j % 13 == 7 ? -INFINITY : floorf(x[i * v + j]);
+        if (i % 3 == 0)
+            x[i * v + next[i]] = 1;
+    }
+    r->in[0] = x;
+    r->in[1] = next;
+    for (int i = 0; i < 3; i++) {
+        memcpy(r->opt, (int64_t[]){ v, ks[i] }, 16);
+        int64_t width = 2 * ks[i] + 1, wrong = 0;
+        float *got = lf_alloc((size_t)(rows * width) * 4), *want = lf_alloc((size_t)(rows * width) * 4);
+        int far = 0;
+        logits(r, r->cpu[0], 0, rows, want);
+        logits(r, r->gpu, 0, rows, got);
+        g_release(r);
+        for (int64_t t = 0; t < rows; t++) {
+            wrong += memcmp(got + t * width, want + t * width, (size_t)(2 * ks[i]) * 4) != 0;
+            float a = got[(t + 1) * width - 1], b = want[(t + 1) * width - 1];
+            TAP_QUIET(far, fabsf(a - b) <= 2e-5f, "logprob of row %d: got %.9g, expected %.9g", (int)t, (double)a, (double)b);
+        }
+        TAP_CHECK(wrong == 0, "logits_topk, %s, %d of %d: ids and values", r->geometry, (int)ks[i], (int)v);
+        TAP_CHECK(far == 0, "  and logprob");
+        g_invariant(r, "logits_topk and logprob", logits, rows, width, got);
+        free(got);
+        free(want);
+    }
+    g_forget(r);
+}
+
+static void all(g_run *r)
+{
+    choices(r);
+    tops(r);
+}
+
+int main(void)
+{
+    return g_main("choices on the GPU", all);
+}
