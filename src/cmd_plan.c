@@ -1,70 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "command.h"
 
-#include "inventory.h"
-#include "kvlayout.h"
+#include "plan.h"
 
+#include <stdlib.h>
 #include <string.h>
-
-/* Weights by what they do, as a reader of the model's paper would ask. */
-typedef enum group {
-    EMBEDDING,
-    HEAD,
-    ATTENTION,
-    COMPRESSOR,
-    INDEXER,
-    ROUTER,
-    EXPERTS,
-    SHARED,
-    MHC,
-    NORMS,
-    GROUPS
-} group;
-
-static const char *const group_name[GROUPS] = { "embedding", "head",   "attention", "compressor",
-                                                "indexer",   "router", "experts",   "shared_experts",
-                                                "mhc",       "norms" };
-
-static const struct { lf_role first, last; group is; } roles[] = {
-    { LF_ROLE_EMBED, LF_ROLE_EMBED, EMBEDDING },
-    { LF_ROLE_HEAD, LF_ROLE_HEAD, HEAD },
-    { LF_ROLE_NORM, LF_ROLE_NORM, NORMS },
-    { LF_ROLE_HC_HEAD_FN, LF_ROLE_HC_FFN_SCALE, MHC },
-    { LF_ROLE_ATTN_NORM, LF_ROLE_FFN_NORM, NORMS },
-    { LF_ROLE_SINK, LF_ROLE_WO_B, ATTENTION },
-    { LF_ROLE_COMP_APE, LF_ROLE_COMP_NORM, COMPRESSOR },
-    { LF_ROLE_INDEX_APE, LF_ROLE_INDEX_WEIGHTS, INDEXER },
-    { LF_ROLE_GATE, LF_ROLE_TID2EID, ROUTER },
-    { LF_ROLE_W1, LF_ROLE_W3, EXPERTS },
-    { LF_ROLE_SHARED_W1, LF_ROLE_SHARED_W3, SHARED },
-};
-
-typedef struct plan {
-    const lf_checkpoint *checkpoint;
-    int64_t bytes[GROUPS], total, parameters;
-} plan;
-
-static group group_of(lf_role role)
-{
-    for (size_t i = 0; i < sizeof roles / sizeof *roles; i++)
-        if (role >= roles[i].first && role <= roles[i].last)
-            return roles[i].is;
-    return NORMS;
-}
-
-static int item_add(void *arg, const lf_inventory_item *item, lf_err *err)
-{
-    lf_inventory_found found;
-    plan *p = arg;
-
-    if (lf_inventory_find(p->checkpoint, item, &found, err))
-        return -1;
-    int64_t bytes = lf_inventory_bytes(item, found.store);
-    p->bytes[group_of(item->role)] += bytes;
-    p->total += bytes;
-    p->parameters += item->role == LF_ROLE_TID2EID ? 0 : item->rows * item->cols;
-    return 0;
-}
+#include <unistd.h>
 
 /* What a prompt's rows take: so much for every token, and a constant (window and state). */
 static double bytes_per_token(const lf_model *m, lf_kv_dtype t)
@@ -74,31 +15,95 @@ static double bytes_per_token(const lf_model *m, lf_kv_dtype t)
     return (lf_kv_bytes(m, t, 2 * n) - lf_kv_bytes(m, t, n)) / (double)n;
 }
 
-static json_t *plan_json(const plan *p, const lf_model *m, int64_t length)
+static void set_bytes(json_t *o, const char *key, int64_t bytes)
+{
+    json_object_set_new(o, key, json_integer((json_int_t)bytes));
+}
+
+/* ---- the model ---- */
+
+static json_t *kv_json(const lf_model *m, int64_t length)
 {
     static const lf_kv_dtype types[] = { LF_KV_FP8, LF_KV_BF16, LF_KV_F32 };
-    json_t *weights = json_object(), *kv = json_object(), *layers = json_object();
-    int64_t of_kind[3] = { 0, 0, 0 };
+    json_t *kv = json_object();
 
-    for (int i = 0; i < GROUPS; i++)
-        json_object_set_new(weights, group_name[i], json_integer(p->bytes[i]));
     for (int i = 0; i < 3; i++) {
         json_t *o = json_object();
-        json_object_set_new(o, "bytes", json_integer((json_int_t)lf_kv_bytes(m, types[i], length)));
+        set_bytes(o, "bytes", (int64_t)lf_kv_bytes(m, types[i], length));
         json_object_set_new(o, "bytes_per_token", json_real(bytes_per_token(m, types[i])));
         json_object_set_new(kv, lf_kv_dtype_name(types[i]), o);
     }
+    return kv;
+}
+
+static json_t *model_json(const lf_plan *p)
+{
+    const lf_model *m = p->model;
+    json_t *weights = json_object(), *layers = json_object();
+    int64_t of_kind[3] = { 0, 0, 0 };
+
+    for (int i = 0; i < LF_PLAN_GROUPS; i++)
+        set_bytes(weights, lf_plan_group_name((lf_plan_group)i), p->bytes[i]);
     for (int i = 0; i < m->layers; i++)
         of_kind[m->kind[i]]++;
     for (int i = 0; i < 3; i++)
-        json_object_set_new(layers, lf_kind_name((lf_kind)i), json_integer(of_kind[i]));
-    return json_pack("{s:s, s:s, s:s, s:o, s:I, s:I, s:o, s:I, s:o}", "model_type", m->type, "config_sha256",
-                     m->sha256, "weights_id", lf_checkpoint_id(p->checkpoint), "layers", layers, "parameters",
-                     (json_int_t)p->parameters, "weight_bytes", (json_int_t)p->total, "weights", weights,
-                     "length", (json_int_t)length, "kv", kv);
+        set_bytes(layers, lf_kind_name((lf_kind)i), of_kind[i]);
+    return json_pack("{s:s, s:s, s:s?, s:o, s:I, s:I, s:o, s:I, s:o}", "model_type", m->type, "config_sha256", m->sha256,
+                     "weights_id", p->checkpoint ? lf_checkpoint_id(p->checkpoint) : NULL, "layers", layers,
+                     "parameters", (json_int_t)p->parameters, "weight_bytes", (json_int_t)p->total, "weights", weights,
+                     "length", (json_int_t)p->length, "kv", kv_json(m, p->length));
 }
 
-static void plan_text(FILE *out, json_t *o)
+/* ---- the grids ---- */
+
+static json_t *sizes_json(const lf_grid *g)
+{
+    return json_pack("{s:i, s:i, s:i}", "dp", g->dp, "pcp", g->pcp, "tp", g->tp);
+}
+
+static json_t *grid_json(const lf_plan_grid *g)
+{
+    json_t *o = sizes_json(&g->grid), *weights = json_object(), *pass = json_object();
+
+    for (int i = 0; i < LF_PLAN_GROUPS; i++)
+        set_bytes(weights, lf_plan_group_name((lf_plan_group)i), g->group[i]);
+    for (int i = 0; i < LF_MEMORY_KINDS; i++)
+        set_bytes(pass, lf_memory_name((lf_memory_kind)i), (int64_t)g->pass[i]);
+    set_bytes(o, "fullest_rank", g->grid.rank);
+    json_object_set_new(o, "weights", weights);
+    set_bytes(o, "weight_bytes", g->weights);
+    set_bytes(o, "mapped_bytes", g->mapped);
+    json_object_set_new(o, "pass", pass);
+    set_bytes(o, "pass_bytes", g->pass_bytes);
+    set_bytes(o, "device_bytes", g->device_bytes);
+    json_object_set_new(o, "fits", json_boolean(g->fits));
+    return o;
+}
+
+static json_t *plan_json(const lf_plan *p, const lf_plan_grid *g, int n)
+{
+    json_t *o = model_json(p), *grids = json_array();
+    int best = lf_plan_choose(g, n);
+
+    for (int i = 0; i < n; i++)
+        json_array_append_new(grids, grid_json(&g[i]));
+    set_bytes(o, "ranks", p->ranks);
+    json_object_set_new(o, "device", json_string(p->on_host ? "cpu" : "cuda"));
+    json_object_set_new(o, "numerics", json_string(p->numerics == LF_EXACT ? "exact" : "released"));
+    set_bytes(o, "memory", p->memory);
+    json_object_set_new(o, "grids", grids);
+    json_object_set_new(o, "recommended", best < 0 ? json_null() : sizes_json(&g[best].grid));
+    return o;
+}
+
+/* ---- text ---- */
+
+static const char *human(char buf[24], json_t *o, const char *key)
+{
+    return lf_human_bytes(buf, json_number_value(json_object_get(o, key)));
+}
+
+static void model_text(FILE *out, json_t *o)
 {
     const char *key;
     char buf[24];
@@ -109,39 +114,141 @@ static void plan_text(FILE *out, json_t *o)
         fprintf(out, " %lld %s", (long long)json_integer_value(v), key);
     fprintf(out, " layers, %lld parameters\n",
             (long long)json_integer_value(json_object_get(o, "parameters")));
-    fprintf(out, "\nweights, every rank holds all of them\n");
+    fprintf(out, "\nweights in the files%s\n",
+            json_is_null(json_object_get(o, "weights_id")) ? " (there are none: as the model is released)" : "");
     json_object_foreach(json_object_get(o, "weights"), key, v)
         if (json_integer_value(v))
             fprintf(out, "  %-14s %12s\n", key, lf_human_bytes(buf, json_number_value(v)));
-    fprintf(out, "  %-14s %12s\n", "total",
-            lf_human_bytes(buf, json_number_value(json_object_get(o, "weight_bytes"))));
+    fprintf(out, "  %-14s %12s\n", "total", human(buf, o, "weight_bytes"));
     fprintf(out, "\nKV of a prompt of %lld tokens\n",
             (long long)json_integer_value(json_object_get(o, "length")));
     json_object_foreach(json_object_get(o, "kv"), key, v)
-        fprintf(out, "  %-14s %12s  %.1f bytes for each token more\n", key,
-                lf_human_bytes(buf, json_number_value(json_object_get(v, "bytes"))),
+        fprintf(out, "  %-14s %12s  %.1f bytes for each token more\n", key, human(buf, v, "bytes"),
                 json_number_value(json_object_get(v, "bytes_per_token")));
 }
 
-static int plan_run(const lf_options *o, const lf_model *m, const lf_checkpoint *c, lf_err *err)
+static void grid_text(FILE *out, json_t *g)
 {
-    plan p = { .checkpoint = c };
-    int64_t length = lf_options_given(o, "length") ? o->length : lf_min(o->length, m->max_positions);
+    json_t *pass = json_object_get(g, "pass");
+    char buf[24];
 
-    if (length > m->max_positions)
-        return lf_fail(err, "--length %lld: the model has %lld positions", (long long)length,
-                       (long long)m->max_positions);
-    if (lf_inventory_each(m, item_add, &p, err))
-        return -1;
-    json_t *all = plan_json(&p, m, length);
+    fprintf(out, "  %4lld x %3lld x %3lld %11s", (long long)json_integer_value(json_object_get(g, "dp")),
+            (long long)json_integer_value(json_object_get(g, "pcp")),
+            (long long)json_integer_value(json_object_get(g, "tp")), human(buf, g, "weight_bytes"));
+    for (int i = 0; i < LF_MEMORY_KINDS; i++)
+        fprintf(out, " %11s", human(buf, pass, lf_memory_name((lf_memory_kind)i)));
+    fprintf(out, " %11s  %s\n", human(buf, g, "device_bytes"), json_is_true(json_object_get(g, "fits")) ? "yes" : "no");
+}
+
+static void grids_text(FILE *out, json_t *o)
+{
+    json_t *best = json_object_get(o, "recommended"), *v;
+    char buf[24];
+    size_t i;
+
+    fprintf(out, "\na prompt on %lld %s (%s), bytes of the fullest one; each may take %s\n",
+            (long long)json_integer_value(json_object_get(o, "ranks")),
+            strcmp(json_string_value(json_object_get(o, "device")), "cpu") ? "GPUs" : "CPU ranks",
+            json_string_value(json_object_get(o, "numerics")), human(buf, o, "memory"));
+    fprintf(out, "    dp x pcp x  tp %11s", "weights");
+    for (int k = 0; k < LF_MEMORY_KINDS; k++)
+        fprintf(out, " %11s", lf_memory_name((lf_memory_kind)k));
+    fprintf(out, " %11s  fits\n", "in all");
+    json_array_foreach(json_object_get(o, "grids"), i, v)
+        grid_text(out, v);
+    if (json_is_null(best))
+        fprintf(out, "none fits: more ranks share experts and tokens\n");
+    else
+        fprintf(out, "recommended: %lld x %lld x %lld, of those that fit the one with the smallest tp, then the largest pcp\n",
+                (long long)json_integer_value(json_object_get(best, "dp")),
+                (long long)json_integer_value(json_object_get(best, "pcp")),
+                (long long)json_integer_value(json_object_get(best, "tp")));
+}
+
+/* ---- the command ---- */
+
+static void print(const lf_options *o, json_t *all)
+{
     if (o->json) {
         json_dumpf(all, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(12));
         fputc('\n', stdout);
     } else {
-        plan_text(stdout, all);
+        model_text(stdout, all);
+        grids_text(stdout, all);
     }
-    json_decref(all);
+}
+
+static int question(lf_plan *p, const lf_options *o, lf_err *err)
+{
+    const lf_model *m = p->model;
+    lf_kv_dtype kv = lf_kv_resolve((lf_kv_dtype)o->kv_dtype, (lf_numerics)o->numerics);
+
+    p->length = lf_options_given(o, "length") ? o->length : lf_min(o->length, m->max_positions);
+    if (p->length > m->max_positions)
+        return lf_fail(err, "--length %lld: the model has %lld positions", (long long)p->length,
+                       (long long)m->max_positions);
+    p->ranks = (int)o->ranks;
+    p->memory = o->memory;
+    p->numerics = (lf_numerics)o->numerics;
+    p->on_host = o->device == LF_DEVICE_CPU;
+    p->act_bytes = p->on_host || (p->numerics == LF_EXACT && kv == LF_KV_F32) ? 4 : 2;
+    p->made_up = p->on_host && !p->checkpoint;
+    p->merge = o->pcp_attention == LF_PCP_MERGE;
     return 0;
+}
+
+/* The grid asked for, or all of them. */
+static int grids(lf_plan *p, const lf_options *o, lf_plan_grid **g, int *n, lf_err *err)
+{
+    int size[3];
+
+    if (!o->grid) {
+        *n = lf_plan_grids(p, g);
+        return 0;
+    }
+    *n = 1;
+    *g = lf_alloc(sizeof **g);
+    if (lf_grid_parse(o->grid, size, err))
+        return lf_fail_in(err, "--grid");
+    int64_t ranks = (int64_t)size[0] * size[1];
+    ranks = ranks > 4096 ? ranks : ranks * size[2];
+    if (ranks > 4096)
+        return lf_fail(err, "--grid %s: plans are made for up to 4096 ranks", o->grid);
+    p->ranks = (int)ranks;
+    if (lf_grid_make(&(*g)->grid, p->model, p->ranks, 0, size[0], size[1], size[2], err))
+        return lf_fail_in(err, "--grid %s", o->grid);
+    lf_plan_grid_size(p, *g);
+    return 0;
+}
+
+static int plan_run(const lf_options *o, const lf_model *m, const lf_checkpoint *c, lf_err *err)
+{
+    lf_plan_grid *g = NULL;
+    lf_plan p;
+    int n, bad = lf_plan_open(&p, m, c, err) || question(&p, o, err) || grids(&p, o, &g, &n, err);
+
+    if (!bad) {
+        json_t *all = plan_json(&p, g, n);
+        print(o, all);
+        json_decref(all);
+    }
+    free(g);
+    lf_plan_free(&p);
+    return bad ? -1 : 0;
+}
+
+/* config.json alone is enough to plan by. */
+static int has_weights(const char *dir)
+{
+    static const char *const names[] = { "model.safetensors.index.json", "model.safetensors" };
+    int there = 0;
+
+    for (int i = 0; i < 2; i++) {
+        char *path = lf_printf("%s/%s", dir, names[i]);
+        there = there || access(path, F_OK) == 0;
+        free(path);
+    }
+    return there;
 }
 
 int lf_cmd_plan(const lf_options *o, lf_err *err)
@@ -151,7 +258,7 @@ int lf_cmd_plan(const lf_options *o, lf_err *err)
 
     if (lf_model_read(&m, o->model, err))
         return LF_EXIT_FAILED;
-    int bad = lf_checkpoint_open(&c, o->model, err) || plan_run(o, &m, c, err);
+    int bad = (has_weights(o->model) && lf_checkpoint_open(&c, o->model, err)) || plan_run(o, &m, c, err);
     lf_checkpoint_close(c);
     lf_model_free(&m);
     return bad ? LF_EXIT_FAILED : LF_EXIT_DONE;

@@ -80,6 +80,9 @@ int lf_cmd_prefill(const lf_options *o, lf_err *err)
     }
     lf_log_setup(j->rank, lf_log_level());
     code = prefill(j, err);
+    if (code != LF_EXIT_DONE && err->text[0])
+        lf_error("%s", err->text);         /* now: when another rank exits first, the launcher ends this one */
+    err->text[0] = 0;
     lf_job_close(j);
     lf_topo_end();
     free(j);

@@ -22,6 +22,7 @@ enum {
 
 int lf_cmd_prefill(const lf_options *o, lf_err *err);
 int lf_cmd_plan(const lf_options *o, lf_err *err);
+int lf_cmd_bench(const lf_options *o, lf_err *err);
 int lf_cmd_info(const lf_options *o, lf_err *err);
 int lf_cmd_verify(const lf_options *o, lf_err *err);
 int lf_cmd_synth(const lf_options *o, lf_err *err);

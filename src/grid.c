@@ -2,6 +2,7 @@
 #include "grid.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 
 static int tp_works(const lf_model *m, int64_t tp)
 {
@@ -145,5 +146,20 @@ int lf_grid_make(lf_grid *g, const lf_model *m, int world, int rank, int dp, int
     g->pcp_rank = rank / tp % pcp;
     g->dp_rank = rank / tp / pcp;
     g->ep_rank = rank % g->ep;
+    return 0;
+}
+
+int lf_grid_parse(const char *text, int size[3], lf_err *err)
+{
+    const char *at = text;
+
+    for (int i = 0; i < 3; i++) {
+        char *end = (char *)(uintptr_t)at;
+        long v = *at >= '0' && *at <= '9' ? strtol(at, &end, 10) : 0;
+        if (v < 1 || v > INT32_MAX || *end != (i < 2 ? 'x' : 0))
+            return lf_fail(err, "'%.64s' is not a grid: it is written DPxPCPxTP, such as 1x4x1", text);
+        size[i] = (int)v;
+        at = end + 1;
+    }
     return 0;
 }

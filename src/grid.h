@@ -17,4 +17,7 @@ typedef struct lf_grid {
  * `world` or that does not divide the model (tp: heads, o_groups; pcp*tp: experts). */
 int lf_grid_make(lf_grid *g, const lf_model *m, int world, int rank, int dp, int pcp, int tp, lf_err *err);
 
+/* "2x4x1" as dp, pcp, tp, each from 1 on; nothing is compared with a model. */
+int lf_grid_parse(const char *text, int size[3], lf_err *err);
+
 #endif

@@ -19,6 +19,7 @@ static const struct command {
 } commands[] = {
     { "prefill", lf_cmd_prefill },
     { "plan", lf_cmd_plan },
+    { "bench", lf_cmd_bench },
     { "info", lf_cmd_info },
     { "verify", lf_cmd_verify },
     { "synth", lf_cmd_synth },

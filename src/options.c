@@ -42,6 +42,11 @@ static int integer_parse(const char *text, int sized, int64_t *out)
     return 0;
 }
 
+int lf_size_parse(const char *text, int64_t *out)
+{
+    return integer_parse(text, 1, out) || *out < 0 ? -1 : 0;
+}
+
 static int integer_set(void *field, const lf_option *opt, const char *text, lf_err *err)
 {
     int sized = opt->type == LF_OPT_SIZE;
@@ -155,10 +160,10 @@ static int value_set(lf_options *o, const lf_option *opt, const char *text, lf_e
 
 /* ---- names ---- */
 
-static const lf_option *option_named(const char *name, size_t n)
+static const lf_option *option_named(const char *name, size_t n, unsigned command)
 {
     for (const lf_option *opt = lf_option_table; opt->name; opt++)
-        if (strlen(opt->name) == n && !strncmp(opt->name, name, n))
+        if (strlen(opt->name) == n && !strncmp(opt->name, name, n) && (opt->commands & command))
             return opt;
     return NULL;
 }
@@ -239,7 +244,7 @@ static int option_take(lf_options *o, const lf_option *opt, const char *attached
         return lf_fail(err, "--%s takes no value, but got '%s'", opt->name, value);
     if (opt->type != LF_OPT_FLAG && !value) {
         const char *next = *i + 1 < argc ? argv[*i + 1] : NULL;
-        int is_option = next && !strncmp(next, "--", 2) && option_named(next + 2, strcspn(next + 2, "="));
+        int is_option = next && !strncmp(next, "--", 2) && option_named(next + 2, strcspn(next + 2, "="), ~0u);
         if (!next || is_option)
             return lf_fail(err, "--%s needs a value: --%s %s", opt->name, opt->name, opt->arg);
         value = next;
@@ -256,9 +261,9 @@ static int long_take(lf_options *o, const lf_option_command *cmd, int *i, int ar
 {
     const char *name = argv[*i] + 2, *equals = strchr(name, '=');
     size_t n = equals ? (size_t)(equals - name) : strlen(name);
-    const lf_option *opt = option_named(name, n);
+    const lf_option *opt = option_named(name, n, cmd->bit);
 
-    if (opt && (opt->commands & cmd->bit))
+    if (opt)
         return option_take(o, opt, equals ? equals + 1 : NULL, i, argc, argv, err);
     char word[64];
     snprintf(word, sizeof word, "%.*s", (int)lf_min((int64_t)n, 63), name);
@@ -359,7 +364,8 @@ void lf_options_free(lf_options *o)
 
 int lf_options_given(const lf_options *o, const char *name)
 {
-    const lf_option *opt = option_named(name, strlen(name));
-
-    return opt && o->given[opt - lf_option_table];
+    for (const lf_option *opt = lf_option_table; opt->name; opt++)
+        if (!strcmp(opt->name, name) && o->given[opt - lf_option_table])
+            return 1;
+    return 0;
 }

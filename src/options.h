@@ -20,6 +20,8 @@
 typedef enum lf_device_choice { LF_DEVICE_AUTO, LF_DEVICE_CUDA, LF_DEVICE_CPU } lf_device_choice;
 typedef enum lf_keep { LF_KEEP_LAST, LF_KEEP_NONE, LF_KEEP_TOPK, LF_KEEP_ALL } lf_keep;
 typedef enum lf_format { LF_FORMAT_TEXT, LF_FORMAT_CSV, LF_FORMAT_JSON } lf_format;
+typedef enum lf_pcp_attention { LF_PCP_GATHER, LF_PCP_MERGE, LF_PCP_AUTO } lf_pcp_attention;
+typedef enum lf_bench_weights { LF_BENCH_REAL, LF_BENCH_DUMMY } lf_bench_weights;
 typedef enum lf_synth_weights { LF_SYNTH_QUANT, LF_SYNTH_BF16 } lf_synth_weights;
 
 enum { LF_MAX_OPTIONS = 64 };
@@ -40,7 +42,7 @@ typedef struct lf_options {
     const char *model;                     /* prefill, plan: checkpoint directory */
     const char *input;                     /* prefill: prompts file, "-" = stdin */
     const char *output;                    /* prefill: output directory */
-    int64_t dp;                            /* prefill: ranks that take prompts; 0 = all of MPI_COMM_WORLD */
+    int64_t dp, pcp, tp;                   /* prefill: the grid; 0 = as lf_grid_make chooses */
     int device;                            /* lf_device_choice */
     int numerics;                          /* lf_numerics */
     int kv_dtype;                          /* lf_kv_dtype */
@@ -57,10 +59,15 @@ typedef struct lf_options {
 
     int json;                              /* info, plan */
     int64_t length;                        /* plan: prompt tokens */
+    int64_t ranks, memory;                 /* plan; memory: bytes of a rank's device */
+    const char *grid;                      /* plan: "DPxPCPxTP", or NULL: all grids of `ranks` */
+    int pcp_attention;                     /* prefill, plan, bench: lf_pcp_attention */
+    const char *grids, *lengths;           /* bench: lists; grids NULL: one of all ranks */
+    int64_t repeat;
 
     const char *preset;                    /* synth */
     int64_t seed;
-    int weights;                           /* lf_synth_weights */
+    int weights;                           /* synth: lf_synth_weights; bench: lf_bench_weights */
     lf_strings set;                        /* "KEY=VALUE" texts, checked for the '=' only */
     int64_t shard_size;                    /* bytes */
     int sparse;
@@ -71,6 +78,9 @@ typedef struct lf_options {
 /* argv[0] is the first argument after the command's name.  Errors name the option, the value and what works. */
 int lf_options_parse(lf_options *o, const char *command, int argc, char **argv, lf_err *err);
 void lf_options_free(lf_options *o);
+
+/* A whole number >= 0 with an optional k, m or g.  0, or -1. */
+int lf_size_parse(const char *text, int64_t *out);
 
 /* 1 when the user wrote the option (long name without dashes). */
 int lf_options_given(const lf_options *o, const char *name);

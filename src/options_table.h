@@ -7,7 +7,7 @@
 
 #include "options.h"
 
-enum { LF_CMD_PREFILL = 1, LF_CMD_PLAN = 2, LF_CMD_INFO = 4, LF_CMD_VERIFY = 8, LF_CMD_SYNTH = 16 };
+enum { LF_CMD_PREFILL = 1, LF_CMD_PLAN = 2, LF_CMD_INFO = 4, LF_CMD_VERIFY = 8, LF_CMD_SYNTH = 16, LF_CMD_BENCH = 32 };
 
 typedef enum lf_option_type {
     LF_OPT_FLAG,                           /* int, 0 or 1; takes no value */
@@ -21,7 +21,7 @@ typedef enum lf_option_type {
 } lf_option_type;
 
 typedef struct lf_option {
-    const char *name;
+    const char *name;                      /* of one option a command; two commands may each have their own */
     char letter;                           /* 0: none */
     lf_option_type type;
     const char *arg;                       /* what --help calls the value; the words of a choice */

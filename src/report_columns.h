@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * report_columns: the table that all formats of the report are printed from.  Floor 5; used by report*.c only.
+ * report_columns: the table that all formats of the report are printed from.  Floor 5; used by report*.c, and by bench_*.c
+ * for its own table.
  */
 #ifndef LF_REPORT_COLUMNS_H
 #define LF_REPORT_COLUMNS_H
@@ -40,5 +41,10 @@ void lf_row_show(lf_row_shown *s, const lf_report_row *row);
 char *lf_column_text(const lf_column *c, const void *base);
 /* The same value: a real is rounded to its decimals, absent is null.  A new reference. */
 json_t *lf_column_json(const lf_column *c, const void *base);
+
+/* All of them into an object. */
+void lf_columns_json(json_t *object, const lf_column *c, const void *base);
+/* A field of CSV, quoted where it has to be. */
+void lf_csv_field(FILE *out, const char *text);
 
 #endif

@@ -10,7 +10,7 @@ enum { TEXT_RANKS = 6, TEXT_PROMPTS = 50, TEXT_ID = 32 };
 
 /* ---- JSON ---- */
 
-static void columns_json(json_t *object, const lf_column *c, const void *base)
+void lf_columns_json(json_t *object, const lf_column *c, const void *base)
 {
     for (; c->key; c++)
         json_object_set_new(object, c->key, lf_column_json(c, base));
@@ -22,7 +22,7 @@ static json_t *ranks_json(const lf_report *r)
 
     for (int64_t i = 0; i < r->ranks; i++) {
         json_t *o = json_object();
-        columns_json(o, lf_rank_columns, &r->rank[i]);
+        lf_columns_json(o, lf_rank_columns, &r->rank[i]);
         json_array_append_new(a, o);
     }
     return a;
@@ -36,7 +36,7 @@ static json_t *prompts_json(const lf_report *r)
     for (int64_t i = 0; i < r->rows; i++) {
         json_t *o = json_object();
         lf_row_show(&s, &r->row[i]);
-        columns_json(o, lf_row_columns, &s);
+        lf_columns_json(o, lf_row_columns, &s);
         json_array_append_new(a, o);
     }
     return a;
@@ -46,7 +46,7 @@ json_t *lf_report_json(const lf_report *r)
 {
     json_t *o = json_object();
 
-    columns_json(o, lf_report_columns, r);
+    lf_columns_json(o, lf_report_columns, r);
     json_object_set(o, "argv", r->argv);
     json_object_set(o, "config", r->config);
     json_object_set(o, "libraries", r->libraries);
@@ -66,7 +66,7 @@ static void json_print(FILE *out, const lf_report *r)
 
 /* ---- CSV: scope,of,key,value; `of` is the rank or the custom_id ---- */
 
-static void csv_field(FILE *out, const char *text)
+void lf_csv_field(FILE *out, const char *text)
 {
     if (!strpbrk(text, ",\"\n\r")) {
         fputs(text, out);
@@ -83,9 +83,9 @@ static void columns_csv(FILE *out, const char *scope, const char *of, const lf_c
     for (; c->key; c++) {
         char *text = lf_column_text(c, base);
         fprintf(out, "%s,", scope);
-        csv_field(out, of);
+        lf_csv_field(out, of);
         fprintf(out, ",%s,", c->key);
-        csv_field(out, text ? text : "");
+        lf_csv_field(out, text ? text : "");
         fputc('\n', out);
         free(text);
     }

@@ -17,7 +17,7 @@ FLOORS = {
     3: "topo coll device",
     4: "weight layer attention compressor head merge moe pass prefill state",
     5: "h5 kvfile kvindex kvmaster kvread kvrows kvschema kvshare kvspans kvtable kvverify kvwrite report results writer",
-    6: "cmd command job main plan",
+    6: "bench cmd command job main plan",
 }
 BACKEND_FLOOR = 2
 # files of a backend that implement a header of a higher floor

@@ -165,6 +165,33 @@ static void test_json(void)
     lf_options_free(&o);
 }
 
+/* Two commands may each have an option of one name. */
+static void test_bench(void)
+{
+    lf_options o;
+    lf_err err;
+    line l;
+    int64_t v;
+
+    TAP_CHECK(!parse(&o, &l, "bench", "-m M --weights dummy --grids 1x2x1,1x1x2 -l 8k,128k --seed 7 --format csv", &err),
+              "bench %s", err.text);
+    TAP_CHECK(o.weights == LF_BENCH_DUMMY && !strcmp(o.grids, "1x2x1,1x1x2") && !strcmp(o.lengths, "8k,128k") &&
+                  o.seed == 7 && o.repeat == 3 && o.format == LF_FORMAT_CSV && lf_options_given(&o, "weights"),
+              "its values");
+    lf_options_free(&o);
+    TAP_CHECK(!parse(&o, &l, "synth", "--weights bf16 D", &err) && o.weights == LF_SYNTH_BF16 &&
+                  lf_options_given(&o, "weights") && !lf_options_given(&o, "seed"),
+              "synth has its own --weights");
+    lf_options_free(&o);
+    refused("bench", "-m M --weights bf16", "real|dummy");
+    refused("synth", "--weights dummy D", "quant|bf16");
+    refused("plan", "-m M --grid 1x1x1 --ranks 2", "exclude each other");
+    TAP_CHECK(!lf_size_parse("128k", &v) && v == 131072 && !lf_size_parse("7", &v) && v == 7, "sizes by themselves");
+    TAP_CHECK(lf_size_parse("-1", &v) && lf_size_parse("", &v) && lf_size_parse("1x", &v) &&
+                  lf_size_parse("99999999999g", &v),
+              "and what is none");
+}
+
 static void test_help(void)
 {
     int commands = 0, bad = 0;
@@ -180,7 +207,7 @@ static void test_help(void)
         TAP_QUIET(bad, widest <= 96, "%s: %zu columns", c, widest);
         free(text);
     }
-    TAP_CHECK(commands == 5 && bad == 0, "help of every command fits 96 columns");
+    TAP_CHECK(commands == 6 && bad == 0, "help of every command fits 96 columns");
 }
 
 int main(void)
@@ -191,6 +218,7 @@ int main(void)
     test_values();
     test_refused();
     test_json();
+    test_bench();
     test_help();
     TAP_CHECK(!strcmp(lf_options_nearest("tokens_ids", names, 3), "token_ids"), "nearest: one edit");
     TAP_CHECK(!strcmp(lf_options_nearest("tok", names, 3), "token_ids"), "nearest: a beginning");

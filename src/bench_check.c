@@ -1,0 +1,127 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "bench.h"
+
+#include "dev_cuda.h"
+#include "plan.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* Weights are made up by one core at some 50 MB a second and rank: beyond this nobody waits for them. */
+#define MADE_UP_BYTES ((int64_t)16 << 30)
+
+static int grid_check(const lf_bench *b, const lf_bench_grid *g, lf_err *err)
+{
+    int64_t ep = (int64_t)g->pcp * g->tp, ranks = ep > b->job.world ? ep : ep * g->dp;
+    lf_grid made;
+
+    if (ranks > b->job.world)
+        return lf_fail(err, "the grid %s has %lld ranks or more, but %d were started", g->name, (long long)ranks,
+                       b->job.world);
+    if (b->job.world % ep)
+        return lf_fail(err, "the grid %s: pcp x tp = %lld does not divide the %d ranks started; start a multiple of it",
+                       g->name, (long long)ep, b->job.world);
+    if (lf_grid_make(&made, &b->job.model, (int)ranks, 0, g->dp, g->pcp, g->tp, err))
+        return lf_fail_in(err, "the grid %s", g->name);
+    return 0;
+}
+
+static int lists_check(lf_bench *b, lf_err *err)
+{
+    const lf_options *o = b->job.o;
+    const char *all = o->grids;
+    char whole[40];
+
+    snprintf(whole, sizeof whole, "1x%dx1", b->job.world);
+    if (lf_bench_grids(all ? all : whole, b->grid, &b->grids, err) ||
+        lf_bench_lengths(o->lengths, b->length, &b->lengths, err))
+        return -1;
+    for (int i = 0; i < b->grids; i++)
+        if (grid_check(b, &b->grid[i], err))
+            return lf_fail_in(err, "--grids");
+    for (int i = 0; i < b->lengths; i++)
+        if (b->length[i] > b->job.model.max_positions)
+            return lf_fail(err, "--lengths: %lld tokens, but the model has %lld positions", (long long)b->length[i],
+                           (long long)b->job.model.max_positions);
+    return 0;
+}
+
+/* Host memory that can be had without swapping; -1: the system does not say. */
+static double host_available(void)
+{
+    FILE *f = fopen("/proc/meminfo", "re");
+    char line[256];
+    double kib = -1;
+
+    while (f && fgets(line, sizeof line, f))
+        if (sscanf(line, "MemAvailable: %lf", &kib) == 1)
+            break;
+    if (f)
+        fclose(f);
+    return kib < 0 ? -1 : 1024 * kib;
+}
+
+static int fits(const lf_bench *b, lf_plan *p, const lf_bench_grid *grid, lf_err *err)
+{
+    lf_plan_grid g = { .grid = { .dp = grid->dp, .pcp = grid->pcp, .tp = grid->tp } };
+    int64_t here = lf_min((int64_t)grid->dp * grid->pcp * grid->tp, b->job.control.local_size);
+    char need[24], have[24];
+    double room = host_available();
+
+    lf_plan_grid_size(p, &g);
+    double bytes = (double)g.device_bytes * (double)here;
+    if (p->made_up && g.weights > MADE_UP_BYTES)
+        return lf_fail(err, "--weights dummy: %s of made-up weights a rank take too long on a CPU (at most %s): a smaller "
+                       "model, more ranks, or a GPU", lf_human_bytes(need, (double)g.weights),
+                       lf_human_bytes(have, (double)MADE_UP_BYTES));
+    if (room >= 0 && bytes > room)
+        return lf_fail(err, "the grid %s with %lld tokens needs %s of host memory on this node, where %s are free",
+                       grid->name, (long long)p->length, lf_human_bytes(need, bytes), lf_human_bytes(have, room));
+    return 0;
+}
+
+/* On the CPU the system would hand out memory that it does not have; a GPU refuses by itself. */
+static int memory_check(const lf_bench *b, lf_err *err)
+{
+    const lf_options *o = b->job.o;
+    int gpus, bad = 0;
+    lf_err why;
+    lf_plan p;
+
+    if (o->device == LF_DEVICE_CUDA || (o->device == LF_DEVICE_AUTO && !lf_cuda_devices(&gpus, &why)))
+        return 0;
+    if (lf_plan_open(&p, &b->job.model, b->job.checkpoint, err)) {
+        lf_plan_free(&p);
+        return -1;
+    }
+    p.numerics = (lf_numerics)o->numerics;
+    p.act_bytes = 4;
+    p.on_host = 1;
+    p.made_up = !b->job.checkpoint;
+    p.merge = o->pcp_attention == LF_PCP_MERGE;
+    for (int i = 0; i < b->grids * b->lengths && !bad; i++) {
+        p.length = b->length[i / b->grids];
+        bad = fits(b, &p, &b->grid[i % b->grids], err);
+    }
+    lf_plan_free(&p);
+    return bad;
+}
+
+int lf_bench_check(lf_bench *b, int *code, lf_err *err)
+{
+    lf_job *j = &b->job;
+    const char *dir = j->o->model;
+
+    *code = LF_EXIT_FAILED;
+    if (lf_model_read(&j->model, dir, err))
+        return -1;
+    if (j->o->weights == LF_BENCH_REAL &&
+        (lf_checkpoint_open(&j->checkpoint, dir, err) ||
+         lf_inventory_check(&j->model, j->checkpoint, &j->inventory, err)))
+        return lf_fail_in(err, "--weights dummy needs only config.json");
+    *code = LF_EXIT_USAGE;
+    if (lists_check(b, err))
+        return -1;
+    *code = LF_EXIT_FAILED;
+    return memory_check(b, err);
+}

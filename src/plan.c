@@ -1,0 +1,154 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "plan.h"
+
+#include "weight.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static const struct { lf_role first, last; lf_plan_group is; } roles[] = {
+    { LF_ROLE_EMBED, LF_ROLE_EMBED, LF_PLAN_EMBEDDING },
+    { LF_ROLE_HEAD, LF_ROLE_HEAD, LF_PLAN_HEAD },
+    { LF_ROLE_NORM, LF_ROLE_NORM, LF_PLAN_NORMS },
+    { LF_ROLE_HC_HEAD_FN, LF_ROLE_HC_FFN_SCALE, LF_PLAN_MHC },
+    { LF_ROLE_ATTN_NORM, LF_ROLE_FFN_NORM, LF_PLAN_NORMS },
+    { LF_ROLE_SINK, LF_ROLE_WO_B, LF_PLAN_ATTENTION },
+    { LF_ROLE_COMP_APE, LF_ROLE_COMP_NORM, LF_PLAN_COMPRESSOR },
+    { LF_ROLE_INDEX_APE, LF_ROLE_INDEX_WEIGHTS, LF_PLAN_INDEXER },
+    { LF_ROLE_GATE, LF_ROLE_TID2EID, LF_PLAN_ROUTER },
+    { LF_ROLE_W1, LF_ROLE_W3, LF_PLAN_EXPERTS },
+    { LF_ROLE_SHARED_W1, LF_ROLE_SHARED_W3, LF_PLAN_SHARED },
+};
+
+const char *lf_plan_group_name(lf_plan_group g)
+{
+    static const char *const name[LF_PLAN_GROUPS] = { "embedding", "head",    "attention",      "compressor", "indexer",
+                                                      "router",    "experts", "shared_experts", "mhc",        "norms" };
+
+    return name[g];
+}
+
+static lf_plan_group group_of(lf_role role)
+{
+    for (size_t i = 0; i < sizeof roles / sizeof *roles; i++)
+        if (role >= roles[i].first && role <= roles[i].last)
+            return roles[i].is;
+    return LF_PLAN_NORMS;
+}
+
+static int item_add(void *arg, const lf_inventory_item *item, lf_err *err)
+{
+    lf_inventory_found found = { .store = item->released };
+    lf_plan *p = arg;
+
+    if (p->checkpoint && lf_inventory_find(p->checkpoint, item, &found, err))
+        return -1;
+    if ((p->items & (p->items - 1)) == 0)
+        p->item = lf_realloc(p->item, (size_t)(p->items ? 2 * p->items : 1) * sizeof *p->item);
+    p->item[p->items++] = (lf_plan_item){ *item, found.store };
+    int64_t bytes = lf_inventory_bytes(item, found.store);
+    p->bytes[group_of(item->role)] += bytes;
+    p->total += bytes;
+    p->parameters += item->role == LF_ROLE_TID2EID ? 0 : item->rows * item->cols;
+    return 0;
+}
+
+int lf_plan_open(lf_plan *p, const lf_model *m, const lf_checkpoint *c, lf_err *err)
+{
+    *p = (lf_plan){ .model = m, .checkpoint = c, .ranks = 1 };
+    return lf_inventory_each(m, item_add, p, err);
+}
+
+void lf_plan_free(lf_plan *p)
+{
+    free(p->item);
+    memset(p, 0, sizeof *p);
+}
+
+/* ---- one rank ---- */
+
+static void weights_size(const lf_plan *p, lf_plan_grid *g)
+{
+    g->weights = g->mapped = 0;
+    memset(g->group, 0, sizeof g->group);
+    for (int64_t i = 0; i < p->items; i++) {
+        int matrix;
+        int64_t bytes = lf_weights_share(&p->item[i].item, p->item[i].store, p->model, &g->grid, p->made_up, &matrix);
+        if (matrix && p->on_host && !p->made_up) {
+            g->mapped += bytes;
+        } else {
+            g->group[group_of(p->item[i].item.role)] += bytes;
+            g->weights += bytes;
+        }
+    }
+}
+
+static void pass_size(const lf_plan *p, lf_plan_grid *g)
+{
+    lf_engine_plan e = { .model = p->model, .grid = g->grid, .numerics = p->numerics, .on_host = p->on_host,
+                         .act_bytes = p->act_bytes,
+                         .merge = p->merge };
+
+    g->pass_bytes = (int64_t)lf_engine_plan_bytes(&e, 1, &p->length, g->pass);
+    g->device_bytes = g->weights + g->pass_bytes;
+    g->fits = g->device_bytes <= p->memory;
+}
+
+static void place(lf_grid *g, int pcp_rank, int tp_rank)
+{
+    g->pcp_rank = pcp_rank;
+    g->tp_rank = tp_rank;
+    g->ep = g->pcp * g->tp;
+    g->rank = g->ep_rank = pcp_rank * g->tp + tp_rank;
+    g->dp_rank = 0;
+}
+
+/* Experts are as many on every rank, so the weights differ over tp only, and what differs there is a few rows. */
+void lf_plan_grid_size(const lf_plan *p, lf_plan_grid *g)
+{
+    lf_plan_grid one = { .grid = g->grid };
+    int64_t most = -1;
+
+    for (int t = 0; t < g->grid.tp; t++) {
+        place(&one.grid, 0, t);
+        weights_size(p, &one);
+        for (int c = 0; c < g->grid.pcp; c++) {
+            place(&one.grid, c, t);
+            pass_size(p, &one);
+            if (one.device_bytes > most) {
+                most = one.device_bytes;
+                *g = one;
+            }
+        }
+    }
+}
+
+/* ---- all grids ---- */
+
+int lf_plan_grids(const lf_plan *p, lf_plan_grid **out)
+{
+    lf_plan_grid *all = NULL;
+    lf_err err;
+    int n = 0;
+
+    for (int tp = 1; tp <= p->ranks; tp++)
+        for (int pcp = p->ranks / tp; pcp >= 1 && p->ranks % tp == 0; pcp--) {
+            lf_plan_grid g = { 0 };
+            if (p->ranks / tp % pcp ||
+                lf_grid_make(&g.grid, p->model, p->ranks, 0, p->ranks / tp / pcp, pcp, tp, &err))
+                continue;
+            all = lf_realloc(all, (size_t)(n + 1) * sizeof *all);
+            lf_plan_grid_size(p, &g);
+            all[n++] = g;
+        }
+    *out = all;
+    return n;
+}
+
+int lf_plan_choose(const lf_plan_grid *g, int n)
+{
+    for (int i = 0; i < n; i++)
+        if (g[i].fits)
+            return i;
+    return -1;
+}

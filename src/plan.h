@@ -1,0 +1,68 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * plan: what a prompt of a length takes on each rank of a grid, from config.json and the headers of the weights.
+ * Floor 6.
+ *
+ * The sizes come from the functions that the loader and the pass take their memory by.  Of a grid's ranks the one that
+ * takes most is shown.  A GPU holds the weights; on the CPU they stay in the mapped files, and only what is kept as
+ * float32 counts.  Not counted: what a GPU library keeps for itself, and the buffers of expanded experts.
+ */
+#ifndef LF_PLAN_H
+#define LF_PLAN_H
+
+#include "inventory.h"
+#include "prefill.h"
+
+/* Weights by what they do, as a reader of the model's paper would ask. */
+typedef enum lf_plan_group {
+    LF_PLAN_EMBEDDING, LF_PLAN_HEAD, LF_PLAN_ATTENTION, LF_PLAN_COMPRESSOR, LF_PLAN_INDEXER, LF_PLAN_ROUTER,
+    LF_PLAN_EXPERTS, LF_PLAN_SHARED, LF_PLAN_MHC, LF_PLAN_NORMS, LF_PLAN_GROUPS
+} lf_plan_group;
+
+const char *lf_plan_group_name(lf_plan_group g);
+
+typedef struct lf_plan_item {
+    lf_inventory_item item;
+    lf_storage store;
+} lf_plan_item;
+
+typedef struct lf_plan {
+    const lf_model *model;
+    const lf_checkpoint *checkpoint;       /* NULL: stored as released */
+    lf_plan_item *item;
+    int64_t items;
+    int64_t bytes[LF_PLAN_GROUPS], total, parameters;      /* in the files */
+
+    /* the question */
+    int ranks;
+    lf_numerics numerics;
+    size_t act_bytes;
+    int on_host;                           /* CPU: matrices from files take no memory of their own */
+    int made_up;                           /* weights without a checkpoint, on the CPU too: they take memory */
+    int merge;
+    int64_t length, memory;                /* of the prompt; bytes a rank may take */
+} lf_plan;
+
+/* One grid, as its fullest rank sees it. */
+typedef struct lf_plan_grid {
+    lf_grid grid;
+    int64_t group[LF_PLAN_GROUPS];         /* weights that take device memory */
+    int64_t weights, mapped;               /* their sum; what stays in mapped files */
+    size_t pass[LF_MEMORY_KINDS];
+    int64_t pass_bytes, device_bytes;      /* device_bytes = weights + pass_bytes */
+    int fits;
+} lf_plan_grid;
+
+/* Every tensor of the model, with the way it is stored.  Fails when the checkpoint lacks one. */
+int lf_plan_open(lf_plan *p, const lf_model *m, const lf_checkpoint *c, lf_err *err);
+void lf_plan_free(lf_plan *p);
+
+/* g->grid's sizes are given. */
+void lf_plan_grid_size(const lf_plan *p, lf_plan_grid *g);
+/* All grids of p->ranks ranks that divide the model, smallest tp first, then largest pcp; *out is the caller's. */
+int lf_plan_grids(const lf_plan *p, lf_plan_grid **out);
+/* The first that fits, or -1: rows that travel are small and experts are spread over pcp and tp alike, so tp, which adds
+ * sums of activations, is taken only when the prompt does not fit otherwise. */
+int lf_plan_choose(const lf_plan_grid *g, int n);
+
+#endif

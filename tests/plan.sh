@@ -1,0 +1,89 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# `longfill plan`: what it predicts is what a run takes, over grids, lengths, numerics, modes, real and made-up weights;
+# which grids fit, and which is recommended.
+set -u
+longfill=${LONGFILL:-./longfill}
+tiny=${srcdir:-.}/../data/tiny
+dir=$(mktemp -d)
+trap 'rm -rf "$dir"' EXIT
+count=0 failed=0
+
+result() {                                   # result STATUS WHAT
+    count=$((count + 1))
+    if [ "$1" -eq 0 ]; then
+        echo "ok $count - $2"
+    else
+        failed=$((failed + 1))
+        echo "not ok $count - $2"
+        head -c 3000 "$dir/err" | sed 's/^/# /'
+    fi
+}
+
+planned() {                                  # planned MODEL GRID LENGTH ARGUMENT...: device_bytes of the CPU
+    "$longfill" plan --json --device cpu -m "$1" --grid "$2" -l "$3" $4 2>"$dir/err" |
+        sed -n 's/^ *"device_bytes": \([0-9]*\),$/\1/p'
+}
+
+# same MODEL RANKS GRID LENGTH WEIGHTS ARGUMENTS: a run's peak and its plan within 5 %
+same() {
+    want=$(planned "$1" "$3" "$4" "$6")
+    got=$($MPI_RUN -n "$2" "$longfill" bench -m "$1" --device cpu --weights "$5" --repeat 1 --format csv --grids "$3" \
+        --lengths "$4" $6 2>"$dir/err" | awk -F, 'NR == 2 { print $NF }')
+    awk -v a="${got:-0}" -v b="${want:-0}" 'BEGIN { exit !(a > 0 && b > 0 && a <= 1.05 * b && b <= 1.05 * a) }'
+    result $? "$3, $4 tokens, $5 weights $6: a run takes ${got:-none}, planned ${want:-none}"
+}
+
+same "$tiny" 1 1x1x1 1 real ""
+same "$tiny" 1 1x1x1 2000 real ""
+same "$tiny" 2 1x2x1 777 real ""
+same "$tiny" 2 1x1x2 777 real ""
+same "$tiny" 2 1x2x1 777 real "--pcp-attention merge"
+same "$tiny" 2 2x1x1 300 real "--numerics exact"
+same "$tiny" 4 1x2x1 130 real ""
+mkdir "$dir/m" && cp "$tiny/config.json" "$dir/m"
+same "$dir/m" 2 1x2x1 777 dummy ""
+same "$dir/m" 2 1x1x2 300 dummy "--numerics exact"
+
+flash() {                                    # flash ARGUMENT...: JSON of the released geometry in out
+    "$longfill" plan --json -m "$dir/flash" "$@" >"$dir/out" 2>"$dir/err"
+}
+
+recommended() {
+    tr -d ' \n' <"$dir/out" | sed -n 's/.*"recommended":{"dp":\([0-9]*\),"pcp":\([0-9]*\),"tp":\([0-9]*\)}.*/\1x\2x\3/p'
+}
+
+"$longfill" synth --sparse --preset flash "$dir/flash" >"$dir/out" 2>"$dir/err"
+result $? "headers of the released geometry"
+flash --ranks 2 -l 1m
+[ "$(recommended)" = 1x2x1 ]
+result $? "two GPUs: 1 x 2 x 1"
+[ "$(grep -c '"fits": true' "$dir/out")" -eq 2 ] && [ "$(grep -c '"fits": false' "$dir/out")" -eq 1 ]
+result $? "one GPU cannot hold the model, two can"
+flash --ranks 1 -l 1m
+[ "$(grep -c '"recommended": null' "$dir/out")" -eq 1 ]
+result $? "on one GPU nothing is recommended"
+flash --ranks 6
+[ "$(recommended)" = 3x2x1 ]
+result $? "6 ranks: 256 experts go over 2, not 3 or 6; the rest takes other prompts"
+flash --ranks 8 --memory 26g -l 8k
+[ "$(recommended)" = 1x4x2 ]
+result $? "tp only where it does not fit otherwise"
+"$longfill" plan -m "$dir/flash" --ranks 2 -l 1m >"$dir/out" 2>"$dir/err" && grep -q "recommended: 1 x 2 x 1" "$dir/out"
+result $? "and in the text form"
+cp "$dir/flash/config.json" "$dir/config.json"
+"$longfill" plan --json -m "$dir" --grid 1x8x1 >"$dir/out" 2>"$dir/err" && grep -q '"weights_id": null' "$dir/out" &&
+    grep -q '"weight_bytes": 15[0-9]*,' "$dir/out"
+result $? "config.json alone is planned as released"
+flash --grid 1x3x1
+[ $? -eq 1 ] && grep -q "does not divide" "$dir/err" && [ ! -s "$dir/out" ]
+result $? "a grid that does not divide the model is refused"
+flash --grid 1x3
+[ $? -eq 1 ] && grep -q "is not a grid" "$dir/err"
+result $? "so is what is not a grid"
+flash --grid 1x2x1 --ranks 2
+[ $? -eq 2 ] && grep -q "exclude each other" "$dir/err"
+result $? "--grid and --ranks exclude each other"
+
+echo "1..$count"
+[ $failed -eq 0 ]
