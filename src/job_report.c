@@ -19,6 +19,12 @@ static void traffic_add(lf_report_rank *r, lf_report_comm which, const lf_comm *
     r->received[which] += (int64_t)s.bytes_received;
 }
 
+/* Finished rows go to the others of the pcp group; in merge mode queries and results do. */
+static int rows_travel(const lf_job *j)
+{
+    return j->grid.pcp > 1 && j->o->pcp_attention != LF_PCP_MERGE;
+}
+
 static lf_report_rank rank_mine(const lf_job *j)
 {
     lf_report_rank r = { .rank = j->rank, .prompts = j->prompts, .tokens = j->tokens };
@@ -34,7 +40,7 @@ static lf_report_rank rank_mine(const lf_job *j)
         traffic_add(&r, LF_COMM_TP, j->topo.tp);
         traffic_add(&r, LF_COMM_EP, j->topo.group);
     }
-    r.pcp_expected = j->pcp_expected;
+    r.pcp_expected = rows_travel(j) || j->grid.pcp == 1 ? j->pcp_expected : -1;
     r.peak_host_bytes = lf_report_peak_host();
     r.peak_device_bytes = j->dev ? (int64_t)j->dev->peak : 0;
     return r;
@@ -98,7 +104,7 @@ static void identity_add(const lf_job *j, lf_report *report)
 
 static void formula_add(const lf_job *j, lf_report *report)
 {
-    if (!j->dev || j->grid.pcp == 1)
+    if (!j->dev || !rows_travel(j))
         return;
     lf_traffic_case c = { .model = &j->model, .numerics = j->dev->numerics, .act_bytes = j->dev->act_bytes,
                           .pcp = j->grid.pcp };
