@@ -78,7 +78,7 @@ static void one_case(g_run *r, const char *name)
 /* Prompts from the first token on and deep ones; a window that begins at 0, or earlier than any query needs. */
 static void cases(g_run *r)
 {
-    int64_t n = r->rows, w = r->model.window, k = r->model.index_topk, deep = 8 * k + 3;
+    int64_t n = r->rows, w = r->model.window, k = r->model.index_topk, deep = 8 * k + 2 * w + 3;
 
     memcpy(r->opt, (int64_t[]){ 0, 0, n, 0, 0, 0, 0, 1 }, 64);
     one_case(r, "window from the first token");

@@ -171,7 +171,7 @@ static void logits(g_run *r, lf_dev *d, int64_t first, int64_t m, float *out)
     free(h);
 }
 
-/* Ids and values must be the CPU's; the log-probability, a sum in double, to 1e-6 of the row's largest value. */
+/* Ids and values must be the CPU's; the log-probability, a sum in double of values of up to 20, to 2e-5. */
 static void tops(g_run *r)
 {
     int64_t v = r->model.vocab, ks[3] = { 1, lf_min(v, 20), lf_min(v, 5000) }, rows = v > 1000 ? 17 : 65;
