@@ -83,6 +83,25 @@ static void weights_size(const lf_plan *p, lf_plan_grid *g)
     }
 }
 
+/* Codes, and a float32 scale per 128x128 in rows of a multiple of 4: w1 over w3, and w2. */
+static int64_t expert_bytes(const lf_model *m)
+{
+    int64_t wide = lf_ceil_div(m->hidden, 128), narrow = lf_ceil_div(m->expert_inter, 128);
+
+    return 3 * m->hidden * m->expert_inter + 4 * (2 * narrow * lf_round_up(wide, 4) + wide * lf_round_up(narrow, 4));
+}
+
+static int64_t expanded_size(const lf_plan *p, const lf_grid *g)
+{
+    int packed = 0;
+
+    for (int64_t i = 0; i < p->items; i++)
+        packed = packed || (p->item[i].item.role == LF_ROLE_W1 && p->item[i].store == LF_STORE_FP4);
+    if (!packed || p->on_host || p->numerics != LF_RELEASED)
+        return 0;
+    return p->model->experts / g->ep * expert_bytes(p->model);
+}
+
 static void pass_size(const lf_plan *p, lf_plan_grid *g)
 {
     lf_engine_plan e = { .model = p->model, .grid = g->grid, .numerics = p->numerics, .on_host = p->on_host,
@@ -90,7 +109,7 @@ static void pass_size(const lf_plan *p, lf_plan_grid *g)
                          .merge = p->merge };
 
     g->pass_bytes = (int64_t)lf_engine_plan_bytes(&e, 1, &p->length, g->pass);
-    g->device_bytes = g->weights + g->pass_bytes;
+    g->device_bytes = g->weights + g->expanded + g->pass_bytes;
     g->fits = g->device_bytes <= p->memory;
 }
 
@@ -112,6 +131,7 @@ void lf_plan_grid_size(const lf_plan *p, lf_plan_grid *g)
     for (int t = 0; t < g->grid.tp; t++) {
         place(&one.grid, 0, t);
         weights_size(p, &one);
+        one.expanded = expanded_size(p, &one.grid);
         for (int c = 0; c < g->grid.pcp; c++) {
             place(&one.grid, c, t);
             pass_size(p, &one);

@@ -4,8 +4,9 @@
  * Floor 6.
  *
  * The sizes come from the functions that the loader and the pass take their memory by.  Of a grid's ranks the one that
- * takes most is shown.  A GPU holds the weights; on the CPU they stay in the mapped files, and only what is kept as
- * float32 counts.  Not counted: what a GPU library keeps for itself, and the buffers of expanded experts.
+ * takes most is shown.  A GPU holds the weights, and one layer's packed experts expanded to fp8 (cuda/bank.cu); on the CPU
+ * weights stay in the mapped files, and only what is kept as float32 counts.  Not counted: scratch memory of single
+ * kernels, and what GPU libraries keep for themselves.
  */
 #ifndef LF_PLAN_H
 #define LF_PLAN_H
@@ -49,7 +50,8 @@ typedef struct lf_plan_grid {
     int64_t group[LF_PLAN_GROUPS];         /* weights that take device memory */
     int64_t weights, mapped;               /* their sum; what stays in mapped files */
     size_t pass[LF_MEMORY_KINDS];
-    int64_t pass_bytes, device_bytes;      /* device_bytes = weights + pass_bytes */
+    int64_t expanded;                      /* a layer's experts as fp8 */
+    int64_t pass_bytes, device_bytes;      /* device_bytes = weights + expanded + pass_bytes */
     int fits;
 } lf_plan_grid;
 

@@ -45,6 +45,14 @@ mkdir "$dir/m" && cp "$tiny/config.json" "$dir/m"
 same "$dir/m" 2 1x2x1 777 dummy ""
 same "$dir/m" 2 1x1x2 300 dummy "--numerics exact"
 
+awk 'BEGIN { printf "{\"custom_id\": \"a\", \"token_ids\": [1"; for (i = 1; i < 900; i++) printf ", %d", i % 500; print "]}" }' \
+    >"$dir/prompts"
+"$longfill" prefill -q -m "$tiny" -i "$dir/prompts" -o "$dir/o" --device cpu --format csv >"$dir/out" 2>"$dir/err"
+got=$(sed -n 's/^rank,0,peak_device_bytes,//p' "$dir/out")
+want=$(planned "$tiny" 1x1x1 900 "")
+awk -v a="${got:-0}" -v b="${want:-0}" 'BEGIN { exit !(a > 0 && b > 0 && a <= 1.05 * b && b <= 1.05 * a) }'
+result $? "prefill reports ${got:-none}, planned ${want:-none}"
+
 flash() {                                    # flash ARGUMENT...: JSON of the released geometry in out
     "$longfill" plan --json -m "$dir/flash" "$@" >"$dir/out" 2>"$dir/err"
 }
@@ -66,9 +74,14 @@ result $? "on one GPU nothing is recommended"
 flash --ranks 6
 [ "$(recommended)" = 3x2x1 ]
 result $? "6 ranks: 256 experts go over 2, not 3 or 6; the rest takes other prompts"
-flash --ranks 8 --memory 26g -l 8k
-[ "$(recommended)" = 1x4x2 ]
-result $? "tp only where it does not fit otherwise"
+mkdir "$dir/wide"
+sed 's/"vocab_size": 129280/"vocab_size": 1292800/' "$dir/flash/config.json" >"$dir/wide/config.json"
+room=$("$longfill" plan --json -m "$dir/wide" --grid 1x4x2 -l 8k | sed -n 's/^ *"device_bytes": \([0-9]*\),$/\1/p')
+for memory in "$room 1x4x2" "200g 1x8x1"; do
+    "$longfill" plan --json -m "$dir/wide" --ranks 8 --memory "${memory% *}" -l 8k >"$dir/out" 2>"$dir/err"
+    [ "$(recommended)" = "${memory#* }" ]
+    result $? "a large vocabulary, ${memory% *} bytes: ${memory#* }: tp only where it does not fit otherwise"
+done
 "$longfill" plan -m "$dir/flash" --ranks 2 -l 1m >"$dir/out" 2>"$dir/err" && grep -q "recommended: 1 x 2 x 1" "$dir/out"
 result $? "and in the text form"
 cp "$dir/flash/config.json" "$dir/config.json"
