@@ -88,6 +88,9 @@ typedef struct lf_job {
     int64_t pcp_expected;                  /* bytes sent on pcp by traffic.h; negative: not computed (merge mode) */
     int64_t prompts, tokens;               /* computed by this rank */
     int stopped;                           /* told to end early */
+    struct lf_job_file **waiting;          /* [waiting_n] of the pass before: not all ranks have their parts */
+    int64_t waiting_n;
+    pthread_cond_t part_done;              /* with lock: this rank has another part */
     pthread_mutex_t lock;                  /* of what follows: the writer's thread adds to it */
     lf_job_record *record;                 /* [plan.n] */
     char **why;                            /* [plan.n] of a failed one, else NULL */

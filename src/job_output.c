@@ -24,23 +24,13 @@ int lf_job_names(const lf_job *j, lf_err *err)
 
 /* ---- what an earlier run left ---- */
 
-/* Another job may be writing into the same directory: a dry run looks at finished files, touching nothing. */
-static int is_finished(const lf_job *j, int64_t request)
-{
-    char *path = lf_kvindex_path(j->o->output, j->requests.v[request].id), *part = lf_printf("%s.part", path);
-    int finished = access(path, F_OK) == 0 && access(part, F_OK) != 0;
-
-    free(path);
-    free(part);
-    return finished;
-}
-
 static int request_resume(lf_job *j, int64_t i, lf_err *err)
 {
     lf_kv_meta meta = lf_job_meta(j, i);
     lf_kvfound found;
 
-    if (j->o->dry_run && !is_finished(j, i))
+    /* Another job may be writing into the same directory: a dry run looks at finished files, touching nothing. */
+    if (j->o->dry_run && !lf_kvindex_finished(j->o->output, j->requests.v[i].id))
         return 0;
     if (lf_kvindex_resume(j->o->output, &meta, j->requests.v[i].ids, LF_CHECK_SHAPES, j->o->overwrite, &found,
                           err))

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "job_store.h"
+#include "job_group.h"
 #include "log.h"
 #include "traffic.h"
 
@@ -20,6 +20,13 @@ typedef struct job_pass {
     lf_job_file **prompt;                  /* [n] */
     double first_token;                    /* lf_now() */
 } job_pass;
+
+/* The others wait in a collective: nobody gets out by itself. */
+static _Noreturn void give_up(const lf_err *err)
+{
+    lf_error("%s", err->text);
+    lf_topo_abort(LF_EXIT_FAILED);
+}
 
 /* ---- the sink ---- */
 
@@ -58,9 +65,8 @@ static const char *clock_text(char buf[32], double seconds)
 }
 
 /* Rank 0 knows its own layer and, from the number of its batch, what was handed out before: near enough. */
-static void sink_layer_done(void *ctx, int layer)
+static void progress(job_pass *p, int layer)
 {
-    job_pass *p = ctx;
     lf_job *j = p->job;
     int layers = j->model.layers;
     double now = lf_now();
@@ -73,6 +79,17 @@ static void sink_layer_done(void *ctx, int layer)
     double rate = done / (now - j->loop);
     lf_progress("layer %d/%d, %.0f of %lld tokens, %.0f tok/s, %s left", layer + 1, layers, done,
                 (long long)j->plan.tokens, rate, clock_text(left, ((double)j->plan.tokens - done) / rate));
+}
+
+/* The files of the pass before are written during this one. */
+static void sink_layer_done(void *ctx, int layer)
+{
+    job_pass *p = ctx;
+    lf_err err;
+
+    if (lf_job_group_join(p->job, 0, &err))
+        give_up(&err);
+    progress(p, layer);
 }
 
 /* ---- when to end ---- */
@@ -118,8 +135,10 @@ static void pass_begin(job_pass *p, lf_prompt *prompts, double dispatched)
 
     for (int64_t i = 0; i < p->batch->n; i++) {
         int64_t request = j->plan.order[p->batch->first + i];
-        p->prompt[i] = lf_job_file_new(j, request, dispatched);
         prompts[i] = (lf_prompt){ j->requests.v[request].ids, j->requests.v[request].tokens };
+        if (!lf_job_writes(j))
+            continue;
+        p->prompt[i] = lf_job_file_new(j, request, dispatched);
         p->file[i] = lf_writer_begin(j->writer, p->prompt[i]);
     }
 }
@@ -127,7 +146,7 @@ static void pass_begin(job_pass *p, lf_prompt *prompts, double dispatched)
 /* What prompts that went through together cost each is told by their tokens. */
 static void pass_end(job_pass *p, double dispatched, double compute, const char *failed)
 {
-    for (int64_t i = 0; i < p->batch->n; i++) {
+    for (int64_t i = 0; i < p->batch->n && lf_job_writes(p->job); i++) {
         int64_t tokens = p->job->requests.v[p->prompt[i]->request].tokens;
         p->prompt[i]->ttft_s = p->first_token > 0 ? p->first_token - dispatched : NAN;
         p->prompt[i]->compute_s = compute * (double)tokens / (double)p->batch->tokens;
@@ -151,7 +170,7 @@ static void expect(lf_job *j, const lf_batch *b, const lf_prompt *prompts)
 }
 
 /* Prompts that cannot be computed fail; the job goes on. */
-static void pass_run(lf_job *j, int64_t number, int64_t done_before)
+static int pass_run(lf_job *j, int64_t number, int64_t done_before, lf_err *failed)
 {
     const lf_batch *b = &j->plan.batch[number];
     job_pass p = { .job = j, .batch = b, .done_before = done_before };
@@ -167,6 +186,8 @@ static void pass_run(lf_job *j, int64_t number, int64_t done_before)
     lf_writer_stats_get(j->writer, &before);
     double t = lf_now();
     int bad = lf_engine_run(j->engine, (int)b->n, prompts, &sink, j->phase_s, &err);
+    if (bad == -2 && j->grid.ep > 1)
+        give_up(&err);
     lf_writer_stats_get(j->writer, &after);
     double compute = lf_now() - t - (after.waited - before.waited);
     j->compute_s += compute;
@@ -175,9 +196,13 @@ static void pass_run(lf_job *j, int64_t number, int64_t done_before)
     j->prompts += b->n;
     j->tokens += b->tokens;
     pass_end(&p, dispatched, compute, bad ? err.text : NULL);
+    bad = lf_job_group_join(j, 1, failed);
+    if (!bad && lf_job_shares(j))
+        lf_job_group_add(j, b->n, p.prompt);
     free(prompts);
     free(p.file);
     free(p.prompt);
+    return bad;
 }
 
 /* ---- the loop ---- */
@@ -212,11 +237,12 @@ static int loop(lf_job *j, lf_err *err)
             break;
         for (; next < b; next++)
             done += j->plan.batch[next].tokens;
-        pass_run(j, b, done);
+        if (pass_run(j, b, done, err))
+            return -1;
         say_failures(j);
     }
     lf_progress_end();
-    return 0;
+    return lf_job_group_join(j, 1, err);
 }
 
 int lf_job_run(lf_job *j, lf_err *err)
@@ -225,6 +251,7 @@ int lf_job_run(lf_job *j, lf_err *err)
     size_t budget = WRITER_BYTES, rows = 8 * sizeof(float) * (size_t)j->model.vocab;
 
     pthread_mutex_init(&j->lock, NULL);
+    pthread_cond_init(&j->part_done, NULL);
     j->record = lf_alloc((size_t)j->plan.n * sizeof *j->record);
     j->why = lf_alloc((size_t)j->plan.n * sizeof *j->why);
     int bad = j->results ? 0 : lf_results_open(&j->results, j->o->output, 0, err);
@@ -232,10 +259,8 @@ int lf_job_run(lf_job *j, lf_err *err)
         bad = lf_writer_open(&j->writer, &store, budget > rows ? budget : rows, err);
     if (lf_job_any(j, bad, err))
         return -1;
-    if (lf_topo_barrier(j->topo.world, err) || loop(j, err)) {
-        lf_error("%s", err->text);         /* the others wait in a collective: nobody gets out by itself */
-        lf_topo_abort(LF_EXIT_FAILED);
-    }
+    if (lf_topo_barrier(j->topo.world, err) || loop(j, err))
+        give_up(err);
     lf_writer_close(j->writer);
     j->writer = NULL;
     say_failures(j);

@@ -3,8 +3,9 @@
 #include "config.h"
 #endif
 
-#include "job_store.h"
+#include "job_group.h"
 #include "kvindex.h"
+#include "kvshare.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -49,30 +50,56 @@ lf_job_file *lf_job_file_new(lf_job *j, int64_t request, double dispatched)
     f->ttft_s = f->compute_s = NAN;
     f->meta = lf_job_meta(j, request);
     f->path = lf_kvindex_path(j->o->output, f->meta.custom_id);
+    f->role = lf_job_shares(j) ? LF_JOB_PART : LF_JOB_ALONE;
     return f;
 }
 
+void lf_job_file_free(lf_job_file *f)
+{
+    free(f->path);
+    free(f->part_why);
+    free(f->parts);
+    free(f);
+}
+
 /* ---- on the writer's thread ---- */
+
+static int part_create(lf_job_file *f, lf_err *err)
+{
+    const lf_grid *g = &f->job->grid;
+
+    return lf_kv_share_any(&f->meta, g->pcp_rank, g->pcp)
+               ? lf_kvmaster_create_part(&f->kv, f->path, &f->meta, g->pcp_rank, g->pcp, err) : 0;
+}
 
 static int file_create(void *ctx, void *what, void **file, lf_err *err)
 {
     lf_job *j = ctx;
     lf_job_file *f = what;
 
+    *file = f;
+    if (f->role != LF_JOB_ALONE)
+        return f->role == LF_JOB_PART ? part_create(f, err) : 0;
     if (lf_kvfile_create(&f->kv, f->path, &f->meta, err))
         return -1;
     if (lf_kvfile_put_tokens(f->kv, j->requests.v[f->request].ids, err)) {
         lf_kvfile_abandon(f->kv);
         return -1;
     }
-    *file = f;
     return 0;
+}
+
+static int is_mine(const lf_job_file *f, lf_err *err)
+{
+    return f->kv ? 0 : lf_fail(err, "%s: rows of a rank that has none", f->path);
 }
 
 static int file_rows(void *file, int layer, lf_kv_part part, int64_t row0, int64_t rows, const void *packed,
                      size_t bytes, lf_err *err)
 {
     (void)bytes;
+    if (is_mine(file, err))
+        return -1;
     return lf_kvfile_put(((lf_job_file *)file)->kv, layer, part, row0, rows, packed, err);
 }
 
@@ -80,19 +107,47 @@ static int file_logits(void *file, lf_logits_kind kind, int64_t row0, int64_t ro
                        size_t bytes, lf_err *err)
 {
     (void)bytes;
+    if (is_mine(file, err))
+        return -1;
     return lf_kvfile_put_logits(((lf_job_file *)file)->kv, kind, row0, rows, data, err);
 }
 
 static int file_finish(void *file, lf_err *err)
 {
     lf_job_file *f = file;
+    const lf_job *j = f->job;
 
-    return lf_kvfile_finish(f->kv, &f->file_bytes, err);
+    switch (f->role) {
+    case LF_JOB_PART:
+        return f->kv ? lf_kvmaster_finish_part(f->kv, &f->written, err) : 0;
+    case LF_JOB_MASTER:
+        return lf_kvmaster_join(f->path, &f->meta, j->requests.v[f->request].ids, f->parts, j->grid.pcp,
+                                &f->file_bytes, err);
+    default:
+        return lf_kvfile_finish(f->kv, &f->file_bytes, err);
+    }
 }
 
 static void file_drop(void *file)
 {
-    lf_kvfile_abandon(((lf_job_file *)file)->kv);
+    lf_job_file *f = file;
+
+    if (f->role == LF_JOB_MASTER)
+        lf_kvmaster_sweep(f->path, LF_SWEEP_UNFINISHED);
+    else
+        lf_kvfile_abandon(f->kv);
+}
+
+/* What becomes of the prompt is for the ranks to tell each other. */
+static void part_done(lf_job *j, lf_job_file *f, const lf_written *w)
+{
+    pthread_mutex_lock(&j->lock);
+    f->part_failed = w->failed;
+    f->part_why = w->failed ? lf_strdup(w->why) : NULL;
+    f->write_s = w->seconds;
+    f->part_done = 1;
+    pthread_cond_signal(&j->part_done);
+    pthread_mutex_unlock(&j->lock);
 }
 
 static void record_add(lf_job *j, const lf_job_file *f, const lf_written *w, const lf_err *broken)
@@ -109,7 +164,7 @@ static void record_add(lf_job *j, const lf_job_file *f, const lf_written *w, con
         .ttft_s = f->ttft_s,
         .compute_s = f->compute_s,
         .durable_s = w->failed ? NAN : now - f->dispatched,
-        .write_s = w->seconds,
+        .write_s = w->seconds + f->write_s,
         .end_s = now - j->loop,
     };
     if (broken->text[0] && !j->broken.text[0])
@@ -118,15 +173,13 @@ static void record_add(lf_job *j, const lf_job_file *f, const lf_written *w, con
 }
 
 /* The file is durable: now its line may say so. */
-static void file_done(void *ctx, void *what, const lf_written *w)
+static void line_write(lf_job *j, lf_job_file *f, const lf_written *w)
 {
-    lf_job *j = ctx;
-    lf_job_file *f = what;
     lf_result line = lf_job_result(j, f->request);
     char *relative = lf_job_relative(line.custom_id);
     lf_err broken = { "" };
 
-    line.write_s = w->seconds;
+    line.write_s = w->seconds + f->write_s;
     line.status = w->failed ? LF_STATUS_FAILED : LF_STATUS_OK;
     if (w->failed) {
         line.error = w->why;
@@ -141,8 +194,17 @@ static void file_done(void *ctx, void *what, const lf_written *w)
         broken.text[0] = 0;
     record_add(j, f, w, &broken);
     free(relative);
-    free(f->path);
-    free(f);
+    lf_job_file_free(f);
+}
+
+static void file_done(void *ctx, void *what, const lf_written *w)
+{
+    lf_job_file *f = what;
+
+    if (f->role == LF_JOB_PART)
+        part_done(ctx, f, w);
+    else
+        line_write(ctx, f, w);
 }
 
 lf_writer_store lf_job_store(lf_job *j)

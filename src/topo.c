@@ -163,6 +163,7 @@ int lf_topo_open(lf_topo *t, const lf_grid *g, lf_err *err)
     if (check_wanted(&check, err) || comm_split(&t->world, "world", world, 0, rank, check, err) ||
         comm_split(&t->group, "ep", g->ep, g->dp_rank, g->ep_rank, check, err) ||
         comm_split(&t->pcp, "pcp", g->pcp, g->dp_rank * g->tp + g->tp_rank, g->pcp_rank, check, err) ||
+        comm_split(&t->files, "files", g->pcp, g->dp_rank * g->tp + g->tp_rank, g->pcp_rank, check, err) ||
         comm_split(&t->tp, "tp", g->tp, g->dp_rank * g->pcp + g->pcp_rank, g->tp_rank, check, err) ||
         node_find(t, err) || counter_open(t, err))
         return -1;
@@ -174,6 +175,7 @@ void lf_topo_close(lf_topo *t)
     if (t->counter)
         lf_counter_close(t->counter);
     free(t->counter);
+    lf_comm_free(t->files);
     lf_comm_free(t->tp);
     lf_comm_free(t->pcp);
     lf_comm_free(t->group);

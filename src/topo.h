@@ -11,6 +11,7 @@
 typedef struct lf_topo {
     lf_grid grid;
     lf_comm *world, *group, *pcp, *tp;     /* group: the ep = pcp*tp ranks of this dp group */
+    lf_comm *files;                        /* the ranks of pcp once more, for what they tell each other of files */
     int local_rank, local_size;            /* within the node */
     struct lf_counter *counter;
 } lf_topo;
