@@ -175,6 +175,35 @@ def marks(f, name):
         check((t.get_size(), t.get_fields(), t.get_ebias()) == (2, (15, 7, 8, 0, 7), 127), "bf16: 1-8-7, bias 127")
 
 
+def several(where, name):
+    """The file of three writers: what that of one says, from parts whose own checksums hold."""
+    with h5py.File(os.path.join(where, name + ".h5"), "r") as a, \
+            h5py.File(os.path.join(where, "several-" + name + ".h5"), "r") as b:
+        one = {k: d for k, d in datasets(a).items() if not k.endswith("_crc32c")}
+        all_, virtual = datasets(b), [k for k, d in datasets(b).items() if d.is_virtual]
+        bad = sorted(set(one) ^ {k for k in all_ if not k.endswith("_crc32c")})
+        bad += [k for k in one if k in all_ and (one[k].dtype != all_[k].dtype or
+                                                 one[k][()].tobytes() != all_[k][()].tobytes())]
+        hidden = {"crc32c", "rows_per_chunk", "DIMENSION_LABELS"}
+        bad += [k for k in one if k in all_ and {n: str(v) for n, v in one[k].attrs.items() if n not in hidden} !=
+                {n: str(v) for n, v in all_[k].attrs.items() if n not in hidden}]
+        check(not bad and len(virtual) > 20, "%s: %d of %d datasets of three writers are one writer's %s" %
+              (name, len(virtual), len(one), bad[:3]))
+        check(not labels(b), "%s: every dimension of theirs has a label %s" % (name, labels(b)[:3]))
+        listed = json.loads(b["parts"].attrs["list"])
+    check([p["writer"] for p in listed] == [0, 1, 2] and
+          all(os.path.getsize(os.path.join(where, p["name"])) == p["bytes"] for p in listed), name + ": three listed parts")
+    with open(os.path.join(where, listed[2]["name"]), "rb") as f:
+        check(crc32c(f.read()) == listed[2]["crc32c"], name + ": the checksum of a part")
+    for p in listed:
+        with h5py.File(os.path.join(where, p["name"]), "r") as f:
+            bad, chunked = checksums(f)
+            rows = [k for k, d in datasets(f).items() if not k.endswith("_crc32c") and
+                    int(np.diff(d.attrs["rows"], axis=1).sum()) != len(d)]
+            check(not bad and not rows and chunked > 3, "%s: checksums and rows of part %d %s" %
+                  (name, p["writer"], (bad + rows)[:3]))
+
+
 def main(where):
     os.chdir("/")
     np.seterr(over="ignore")
@@ -189,6 +218,7 @@ def main(where):
             check(np.array_equal(f["page_hash"][...], pages(f)), name + ": page_hash")
             bad, compared = floats(where, f, name)
             check(bad == 0 and compared > 4000, "%s: %d values as longfill decodes them" % (name, compared))
+        several(where, name)
     print("1..%d" % count)
     shutil.rmtree(where)
     return failed != 0

@@ -3,7 +3,7 @@
  * KV files as Python sees them: writes files and what is in them, then becomes kvfile_h5py.py, which looks with h5py.
  */
 #include "tap.h"
-#include "kv_fixture.h"
+#include "kv_several.h"
 
 /* What lf_kvread_floats says of every swa, compressed and index row: DIR/<name>_<layer>_<part>.f32 */
 static int floats_dump(const fixture *x, const char *name, lf_err *err)
@@ -38,7 +38,8 @@ static int write_one(fixture *x, lf_kv_dtype dtype, lf_err *err)
     x->meta.numerics = dtype == LF_KV_F32 ? LF_EXACT : LF_RELEASED;
     x->meta.tokenizer_sha256 = dtype == LF_KV_F32 ? NULL : "beef";
     snprintf(x->path, sizeof x->path, "%s/%s.h5", x->dir, name);
-    return fixture_write(x, -1, err) || floats_dump(x, name, err) ? -1 : 0;
+    snprintf(master, sizeof master, "%s/several-%s.h5", x->dir, name);
+    return fixture_write(x, -1, err) || floats_dump(x, name, err) || write_all(x, 3, NULL, err) ? -1 : 0;
 }
 
 int main(void)

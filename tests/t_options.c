@@ -66,12 +66,13 @@ static void test_values(void)
     TAP_CHECK(
         !parse(&o, &l, "prefill",
                "-m M -i I -o O --numerics exact --kv-dtype=bf16 --logits topk:20 "
-               "--shard 3/8 --max-seconds 2.5 --dp 4 --device cpu --format csv --progress 0 --dry-run -v",
+               "--shard 3/8 --max-seconds 2.5 --dp 4 --pcp 2 --tp=3 --pcp-attention merge --device cpu --format csv --progress 0 --dry-run -v",
                &err),
         "a long line %s", err.text);
     TAP_CHECK(o.numerics == LF_EXACT && o.kv_dtype == LF_KV_BF16 && o.device == LF_DEVICE_CPU, "choices");
     TAP_CHECK(o.logits == LF_KEEP_TOPK && o.topk == 20 && o.shard == 3 && o.shards == 8, "topk:20, 3/8");
     TAP_CHECK(o.max_seconds == 2.5 && o.progress == 0 && o.dp == 4 && o.format == LF_FORMAT_CSV, "numbers");
+    TAP_CHECK(o.pcp == 2 && o.tp == 3 && o.pcp_attention == LF_PCP_MERGE, "the grid");
     TAP_CHECK(o.dry_run && o.verbose && !o.quiet, "flags");
     lf_options_free(&o);
     TAP_CHECK(!parse(&o, &l, "synth", "--set a=1 DIR --set b=2=3 --shard-size 3m "
@@ -106,10 +107,10 @@ static void test_refused(void)
         { "prefill", "--num exact", "did you mean --numerics?" },
         { "prefill", "--zzzzzzzz", "longfill help prefill" },
         { "prefill", "-z", "unknown option '-z'" },
-        { "prefill", "--tp 2", "--tp is not in this version" },
-        { "prefill", "--pcp=2", "--pcp is not in this version" },
+        { "prefill", "--tp 0", "whole number from 1" },
+        { "prefill", "--pcp=x", "whole number from 1" },
         { "prefill", "--frontier 128", "--frontier is not in this version" },
-        { "prefill", "--pcp-attention merge", "--pcp-attention is not in this version" },
+        { "prefill", "--pcp-attention both", "it takes one of gather|merge|auto" },
         { "verify", "--deep x", "--deep is not in this version" },
         { "prefill", "--numerics half", "it takes one of exact|released" },
         { "prefill", "--numerics exact|released", "it takes one of exact|released" },

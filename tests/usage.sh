@@ -53,7 +53,7 @@ refused 2 "did you mean prefill?" prefil
 refused 2 "longfill --help" frobnicate
 refused 2 "did you mean verify?" help verfy
 refused 2 "prefill needs --model DIR" prefill
-refused 2 "--tp is not in this version" prefill -m M -i I -o O --tp 2
+refused 2 "--frontier is not in this version" prefill -m M -i I -o O --frontier 128
 refused 2 "did you mean --numerics?" prefill -m M -i I -o O --numeric exact
 refused 2 "info needs FILE" info
 refused 2 "exclude each other" verify -v -q x
