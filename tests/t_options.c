@@ -66,7 +66,8 @@ static void test_values(void)
     TAP_CHECK(
         !parse(&o, &l, "prefill",
                "-m M -i I -o O --numerics exact --kv-dtype=bf16 --logits topk:20 "
-               "--shard 3/8 --max-seconds 2.5 --dp 4 --pcp 2 --tp=3 --pcp-attention merge --device cpu --format csv --progress 0 --dry-run -v",
+               "--shard 3/8 --max-seconds 2.5 --dp 4 --pcp 2 --tp=3 --pcp-attention merge "
+               "--device cpu --format csv --progress 0 --dry-run -v",
                &err),
         "a long line %s", err.text);
     TAP_CHECK(o.numerics == LF_EXACT && o.kv_dtype == LF_KV_BF16 && o.device == LF_DEVICE_CPU, "choices");
