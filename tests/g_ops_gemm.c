@@ -46,7 +46,7 @@ static g_tol tolerance(const g_run *r)
     if (r->act == 4 || r->opt[F32])
         return (g_tol){ 1e-5, 0, 0, 1e-5 };
     return r->numerics == LF_EXACT ? (g_tol){ 1e-5, 1, 1, 4e-3 }       /* the exact CPU does not round */
-                                   : (g_tol){ 1e-5, 1, 0.005, 2e-3 };
+                                   : (g_tol){ 1e-5, 1, 0.005, 4e-3 };      /* a short row's largest, 2^-8 off */
 }
 
 static void product(g_run *r, const char *name, int64_t rows, int64_t cols, const int64_t *opt)

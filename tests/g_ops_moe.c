@@ -160,7 +160,9 @@ static void all(g_run *r)
 
     routes(r);
     expert_case(r, "experts, e2m1", G_FP4, 6, 1);
-    expert_case(r, "experts, e2m1 that does not fold", G_FP4_WIDE, 4, 1);
+    /* Scales 2^20 apart leave float32 sums that are what remains of far larger terms; and only released numerics folds. */
+    if (r->numerics == LF_RELEASED)
+        expert_case(r, "experts, e2m1 that does not fold", G_FP4_WIDE, 4, 1);
     expert_case(r, "experts, e4m3", G_E4M3, 4, 1);
     expert_case(r, "experts, bf16", G_BF16, 4, 1);
     expert_case(r, "the shared expert", G_E4M3, 1, 0);

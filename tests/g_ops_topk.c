@@ -79,7 +79,8 @@ static void judge_choice(g_run *r, const float *got, const float *want, const fl
             float x = s[(int64_t)g[j] - first];
             TAP_QUIET(bad, x >= least - 1e-5f * top, "query %d: entry %g has score %g; the least chosen has %g", (int)i,
                       (double)g[j], (double)x, (double)least);
-            TAP_QUIET(off, fabsf(g[k + j] - x) <= 1e-5f * top, "query %d: entry %g has score %g, expected %g", (int)i,
+            /* A float32 sum over heads of terms that cancel: the few-row case has small tops from large terms. */
+            TAP_QUIET(off, fabsf(g[k + j] - x) <= 1e-5f * fmaxf(top, 1), "query %d: entry %g has score %g, expected %g", (int)i,
                       (double)g[j], (double)g[k + j], (double)x);
         }
     }
