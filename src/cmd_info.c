@@ -82,7 +82,7 @@ static void info_make(info *x, const char *path, const lf_kvread *r)
     x->path = path;
     x->meta = lf_kvread_meta(r);
     x->parts = lf_kvread_parts(r);
-    x->file_bytes = stat(path, &st) ? 0 : st.st_size;
+    x->file_bytes = (stat(path, &st) ? 0 : st.st_size) + lf_kvread_part_bytes(r);
     add_layers(x);
     add_others(x);
     x->data_bytes = x->layer_bytes + x->frontier_bytes + x->logits_bytes + 4 * x->meta->num_tokens +

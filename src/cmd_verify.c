@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "command.h"
 
-#include "kvfile.h"
+#include "cmd_verify_deep.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -14,33 +14,62 @@ static const char *without_path(const char *text, const char *path)
     return !strncmp(text, path, n) && !strncmp(text + n, ": ", 2) ? text + n + 2 : text;
 }
 
-static int verify_one(const char *path)
+static int open_and_check(lf_kvread **r, const char *path, lf_kv_report *report, lf_err *err)
+{
+    if (lf_kvread_open(r, path, err))
+        return -1;
+    if (!lf_kvread_verify(*r, LF_CHECK_BYTES, report, err))
+        return 0;
+    lf_kvread_close(*r);
+    return -1;
+}
+
+static void say(const char *path, const lf_kv_report *report, const lf_deep_report *deep)
+{
+    char size[24];
+
+    printf("%s: ok, %lld datasets, %lld checksums, %s", path, (long long)report->datasets, (long long)report->chunks,
+           lf_human_bytes(size, (double)report->bytes));
+    if (deep->tokens)
+        printf("; %lld tokens run again: %lld of %lld rows differ, by %.1e at most", (long long)deep->tokens,
+               (long long)deep->differ, (long long)deep->rows, deep->worst);
+    printf("\n");
+}
+
+static int verify_one(const char *path, lf_deep *d, int64_t tokens)
 {
     lf_kvread *r;
     lf_kv_report report;
+    lf_deep_report deep = { 0 };
     lf_err err = { "" };
-    char size[24];
-    int rc = lf_kvread_open(&r, path, &err);
+    int rc = open_and_check(&r, path, &report, &err);
 
     if (!rc) {
-        rc = lf_kvread_verify(r, LF_CHECK_BYTES, &report, &err);
+        rc = d ? lf_deep_run(d, r, tokens, &deep, &err) : 0;
         lf_kvread_close(r);
     }
     if (rc)
         printf("%s: FAILED: %s\n", path, without_path(err.text, path));
     else
-        printf("%s: ok, %lld datasets, %lld checksums, %s\n", path, (long long)report.datasets,
-               (long long)report.chunks, lf_human_bytes(size, (double)report.bytes));
+        say(path, &report, &deep);
     fflush(stdout);
     return rc;
 }
 
 int lf_cmd_verify(const lf_options *o, lf_err *err)
 {
+    lf_deep *deep = NULL;
     int failed = 0;
 
     err->text[0] = 0;
+    if (!o->deep != !o->model) {
+        lf_fail(err, "--deep and --model go together: `longfill verify --deep -m DIR FILE`");
+        return LF_EXIT_USAGE;
+    }
+    if (o->deep && lf_deep_open(&deep, o->model, err))
+        return LF_EXIT_FAILED;
     for (int i = 0; i < o->operands.n; i++)
-        failed |= verify_one(o->operands.v[i]) != 0;
+        failed |= verify_one(o->operands.v[i], deep, o->length) != 0;
+    lf_deep_close(deep);
     return failed ? LF_EXIT_FAILED : LF_EXIT_DONE;
 }

@@ -219,7 +219,7 @@ static int option_unknown(const lf_option_command *cmd, const char *name, lf_err
     const char *known[LF_MAX_OPTIONS];
     int n = 0;
 
-    if (cmd->bit == LF_CMD_PREFILL || !strcmp(name, "deep"))
+    if (cmd->bit == LF_CMD_PREFILL)
         for (const lf_option_pair *p = lf_option_unbuilt; p->a; p++)
             if (!strcmp(p->a, name))
                 return lf_fail(err, "--%s is not in this version: %s", name, p->b);

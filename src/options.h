@@ -58,7 +58,8 @@ typedef struct lf_options {
     int verbose, quiet;
 
     int json;                              /* info, plan */
-    int64_t length;                        /* plan: prompt tokens */
+    int64_t length;                        /* plan: prompt tokens; verify: of --deep */
+    int deep;                              /* verify */
     int64_t ranks, memory;                 /* plan; memory: bytes of a rank's device */
     const char *grid;                      /* plan: "DPxPCPxTP", or NULL: all grids of `ranks` */
     int pcp_attention;                     /* prefill, plan, bench: lf_pcp_attention */

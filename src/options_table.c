@@ -14,7 +14,8 @@ enum {
 #define HUGE_INT 9007199254740992.0        /* 2^53: what JSON readers keep exactly */
 
 const lf_option lf_option_table[] = {
-    { "model", 'm', LF_OPT_STRING, "DIR", 0, 0, NULL, AT(model), PREFILL | PLAN | BENCH, PREFILL | PLAN | BENCH,
+    { "model", 'm', LF_OPT_STRING, "DIR", 0, 0, NULL, AT(model), PREFILL | PLAN | BENCH | VERIFY,
+      PREFILL | PLAN | BENCH,
       "checkpoint directory: config.json and safetensors" },
     { "input", 'i', LF_OPT_STRING, "FILE", 0, 0, NULL, AT(input), PREFILL, PREFILL,
       "prompts, one JSON object a line; - reads stdin" },
@@ -55,6 +56,10 @@ const lf_option lf_option_table[] = {
       "seconds between progress lines on stderr; 0 turns them off" },
     { "length", 'l', LF_OPT_SIZE, "TOKENS", 1, HUGE_INT, "128k", AT(length), PLAN, 0,
       "tokens of the prompt to plan for" },
+    { "deep", 0, LF_OPT_FLAG, NULL, 0, 0, NULL, AT(deep), VERIFY, 0,
+      "also run the first tokens through the model again and compare" },
+    { "length", 'l', LF_OPT_SIZE, "TOKENS", 1, HUGE_INT, "512", AT(length), VERIFY, 0,
+      "with --deep: how many tokens to run" },
     { "ranks", 0, LF_OPT_INT, "N", 1, 4096, "1", AT(ranks), PLAN, 0, "ranks (GPUs) to plan for: all their grids" },
     { "grid", 0, LF_OPT_STRING, "DPxPCPxTP", 0, 0, NULL, AT(grid), PLAN, 0, "plan for this grid only" },
     { "memory", 0, LF_OPT_SIZE, "BYTES", 1, HUGE_INT, "139g", AT(memory), PLAN, 0,
@@ -107,6 +112,5 @@ const lf_option_pair lf_option_conflicts[] = {
 const lf_option_pair lf_option_unbuilt[] = {
     { "frontier", "the state is kept at the end of the prompt only" },
     { "kv-dir", "prompts start from their first token" },
-    { "deep", "verify checks presence, sizes and checksums" },
     { NULL, NULL }
 };

@@ -112,7 +112,7 @@ static void test_refused(void)
         { "prefill", "--pcp=x", "whole number from 1" },
         { "prefill", "--frontier 128", "--frontier is not in this version" },
         { "prefill", "--pcp-attention both", "it takes one of gather|merge|auto" },
-        { "verify", "--deep x", "--deep is not in this version" },
+        { "verify", "--deep=1 x", "--deep takes no value" },
         { "prefill", "--numerics half", "it takes one of exact|released" },
         { "prefill", "--numerics exact|released", "it takes one of exact|released" },
         { "prefill", "--device=", "--device ''" },
