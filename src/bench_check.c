@@ -115,7 +115,7 @@ int lf_bench_check(lf_bench *b, int *code, lf_err *err)
     *code = LF_EXIT_FAILED;
     if (lf_model_read(&j->model, dir, err))
         return -1;
-    if (j->o->weights == LF_BENCH_REAL &&
+    if (j->o->weights == LF_WEIGHTS_REAL &&
         (lf_checkpoint_open(&j->checkpoint, dir, err) ||
          lf_inventory_check(&j->model, j->checkpoint, &j->inventory, err)))
         return lf_fail_in(err, "--weights dummy needs only config.json");

@@ -11,7 +11,7 @@ static int others_open(lf_bench *b, lf_err *err)
     lf_job *j = &b->job;
 
     return lf_model_read(&j->model, j->o->model, err) ||
-           (j->o->weights == LF_BENCH_REAL && lf_checkpoint_open(&j->checkpoint, j->o->model, err)) ? -1 : 0;
+           (j->o->weights == LF_WEIGHTS_REAL && lf_checkpoint_open(&j->checkpoint, j->o->model, err)) ? -1 : 0;
 }
 
 static int share(lf_bench *b, void *data, size_t bytes, lf_err *err)

@@ -63,7 +63,8 @@ typedef struct lf_job {
     lf_grid grid;
 
     lf_model model;
-    lf_checkpoint *checkpoint;
+    lf_checkpoint *checkpoint;             /* NULL: made-up weights */
+    char made_up[96];                      /* their weights_id: "dummy:SEED:CONFIG-SHA256" */
     lf_inventory_report inventory;         /* rank 0 */
     char tokenizer_sha256[65];             /* empty: no tokenizer was used */
     lf_kv_dtype kv_dtype;
@@ -110,6 +111,8 @@ void lf_job_plan_free(lf_job_plan *p);
 /* Model, checkpoint, prompts, output directory: read and checked by rank 0, then known to all.  *code is the exit
  * code when it fails. */
 int lf_job_check(lf_job *j, int *code, lf_err *err);
+/* Of the checkpoint, or of made-up weights.  Not collective. */
+const char *lf_job_weights_id(const lf_job *j);
 /* After a step in which ranks may have failed one by one: 0, or -1 when any did.  The lowest such rank keeps its
  * err, the others' is emptied. */
 int lf_job_any(lf_job *j, int bad, lf_err *err);

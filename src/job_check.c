@@ -48,14 +48,38 @@ static int grid_make(lf_job *j, lf_err *err)
     return lf_grid_make(&j->grid, &j->model, j->world, j->rank, (int)o->dp, (int)o->pcp, (int)o->tp, err);
 }
 
+static int item_count(void *arg, const lf_inventory_item *item, lf_err *err)
+{
+    (void)err;
+    ((lf_inventory_report *)arg)->bytes += lf_inventory_bytes(item, item->released);
+    return 0;
+}
+
+/* The checkpoint, or the name of what stands in for it. */
+static int weights_open(lf_job *j, lf_err *err)
+{
+    if (j->o->weights == LF_WEIGHTS_REAL)
+        return lf_checkpoint_open(&j->checkpoint, j->o->model, err);
+    snprintf(j->made_up, sizeof j->made_up, "dummy:%lld:%s", (long long)j->o->seed, j->model.sha256);
+    return 0;
+}
+
+const char *lf_job_weights_id(const lf_job *j)
+{
+    return j->checkpoint ? lf_checkpoint_id(j->checkpoint) : j->made_up;
+}
+
 static int model_check(lf_job *j, lf_err *err)
 {
     const char *dir = j->o->model;
 
     if (lf_model_read(&j->model, dir, err) || options_check(j, err) ||
-        grid_make(j, err) ||
-        lf_checkpoint_open(&j->checkpoint, dir, err) ||
-        lf_inventory_check(&j->model, j->checkpoint, &j->inventory, err))
+        grid_make(j, err))
+        return -1;
+    if (weights_open(j, err))
+        return -1;
+    if (j->checkpoint ? lf_inventory_check(&j->model, j->checkpoint, &j->inventory, err)
+                      : lf_inventory_each(&j->model, item_count, &j->inventory, err))
         return -1;
     if (j->inventory.unknown)
         lf_verbose("%s: %lld tensors that the model has no use for, such as %s", dir,
@@ -151,7 +175,7 @@ static int know(lf_job *j, const char *config, lf_err *err)
     free(path);
     if (bad || grid_make(j, err))
         return -1;
-    return lf_checkpoint_open(&j->checkpoint, j->o->model, err);
+    return weights_open(j, err);
 }
 
 /* Everything is sent before anything is looked at: a rank that fails must not miss a broadcast. */

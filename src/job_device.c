@@ -72,7 +72,8 @@ int lf_job_threads(lf_job *j, int *threads, lf_err *err)
 
 static int engine_open(lf_job *j, lf_err *err)
 {
-    lf_engine_setup s = { .model = &j->model, .checkpoint = j->checkpoint, .topo = &j->topo,
+    lf_engine_setup s = { .model = &j->model, .checkpoint = j->checkpoint,
+                          .seed = (uint64_t)j->o->seed, .topo = &j->topo,
                           .kv_dtype = j->kv_dtype, .logits = j->want,
                           .merge = j->o->pcp_attention == LF_PCP_MERGE };
 

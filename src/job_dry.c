@@ -34,7 +34,7 @@ static json_t *dry_json(const lf_job *j)
 
     return json_pack("{s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:I,"
                      " s:i, s:i, s:i, s:s, s:i, s:s, s:s, s:I, s:I, s:I}", "model_type", j->model.type,
-                     "weights_id", lf_checkpoint_id(j->checkpoint),
+                     "weights_id", lf_job_weights_id(j),
                      "weights_bytes", (json_int_t)j->inventory.bytes,
                      "prompts", (json_int_t)j->requests.n, "skipped", (json_int_t)(j->requests.n - j->plan.n),
                      "to_do", (json_int_t)j->plan.n, "tokens", (json_int_t)j->plan.tokens,

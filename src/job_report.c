@@ -90,7 +90,7 @@ static void identity_add(const lf_job *j, lf_report *report)
     report->version = lf_job_version();
     report->model_type = j->model.type;
     report->config_sha256 = j->model.sha256;
-    report->weights_id = lf_checkpoint_id(j->checkpoint);
+    report->weights_id = lf_job_weights_id(j);
     report->numerics = j->o->numerics == LF_EXACT ? "exact" : "released";
     report->kv_dtype = lf_kv_dtype_name(j->kv_dtype);
     report->device = j->dev ? j->dev->ops->name : "cpu";

@@ -33,7 +33,7 @@ lf_kv_meta lf_job_meta(const lf_job *j, int64_t request)
         .numerics = (lf_numerics)j->o->numerics,
         .kv_dtype = j->kv_dtype,
         .model = &j->model,
-        .weights_id = lf_checkpoint_id(j->checkpoint),
+        .weights_id = lf_job_weights_id(j),
         .tokenizer_sha256 = text ? j->tokenizer_sha256 : NULL,
         .producer = "longfill " PACKAGE_VERSION,
         .logits = j->want,

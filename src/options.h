@@ -21,7 +21,7 @@ typedef enum lf_device_choice { LF_DEVICE_AUTO, LF_DEVICE_CUDA, LF_DEVICE_CPU } 
 typedef enum lf_keep { LF_KEEP_LAST, LF_KEEP_NONE, LF_KEEP_TOPK, LF_KEEP_ALL } lf_keep;
 typedef enum lf_format { LF_FORMAT_TEXT, LF_FORMAT_CSV, LF_FORMAT_JSON } lf_format;
 typedef enum lf_pcp_attention { LF_PCP_GATHER, LF_PCP_MERGE, LF_PCP_AUTO } lf_pcp_attention;
-typedef enum lf_bench_weights { LF_BENCH_REAL, LF_BENCH_DUMMY } lf_bench_weights;
+typedef enum lf_run_weights { LF_WEIGHTS_REAL, LF_WEIGHTS_DUMMY } lf_run_weights;
 typedef enum lf_synth_weights { LF_SYNTH_QUANT, LF_SYNTH_BF16 } lf_synth_weights;
 
 enum { LF_MAX_OPTIONS = 64 };
@@ -68,7 +68,7 @@ typedef struct lf_options {
 
     const char *preset;                    /* synth */
     int64_t seed;
-    int weights;                           /* synth: lf_synth_weights; bench: lf_bench_weights */
+    int weights;                           /* synth: lf_synth_weights; prefill, bench: lf_run_weights */
     lf_strings set;                        /* "KEY=VALUE" texts, checked for the '=' only */
     int64_t shard_size;                    /* bytes */
     int sparse;

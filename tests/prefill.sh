@@ -303,6 +303,39 @@ prefill 1 quiet -i "$dir/prompts" --progress 0.01 -q
 [ $code -eq 0 ] && [ ! -s "$dir/err" ]
 result $? "-q: nothing on standard error"
 
+# ---- weights without a checkpoint
+mkdir "$dir/config" && cp "$dir/model/config.json" "$dir/config"
+dummy() {                                    # dummy RANKS OUT ARGUMENT...
+    mv "$dir/model" "$dir/model.away" && mv "$dir/config" "$dir/model"
+    prefill "$@" -i "$dir/prompts" --weights dummy
+    mv "$dir/model" "$dir/config" && mv "$dir/model.away" "$dir/model"
+}
+config=$(sha256sum "$dir/config/config.json" | cut -d ' ' -f 1)
+dummy 1 dummy --seed 3
+[ $code -eq 0 ] && [ "$(files)" -eq 7 ] && [ "$(lines ok)" -eq 7 ] && [ "$(value weights_id)" = "dummy:3:$config" ]
+result $? "--weights dummy: all prompts from config.json alone"
+"$longfill" verify -q "$out"/kv/*.h5 >"$dir/out" 2>"$dir/err" && "$longfill" info "$out/kv/d.h5" >"$dir/out" 2>"$dir/err" &&
+    grep -q "dummy:3:$config" "$dir/out"
+result $? "its files are whole and name the seed and the config"
+dummy 2 dummy2 --pcp 2 --seed 3
+[ $code -eq 0 ] && [ "$(lines ok)" -eq 7 ]
+result $? "on two ranks"
+dummy 1 dummy --seed 4
+[ $code -eq 2 ] && grep -q "dummy:3" "$dir/err"
+result $? "files of another seed are not mixed in"
+prefill 1 dummy -i "$dir/prompts"
+[ $code -eq 2 ] && grep -q "dummy:3" "$dir/err"
+result $? "nor with those of a checkpoint"
+dummy 1 dummy-dry --dry-run
+[ $code -eq 0 ] && [ "$(value to_do)" = 7 ] && [ "$(value weights_bytes | cut -d ' ' -f 1)" -gt 10000 ]
+result $? "a dry run knows their size"
+if [ -n "${PYTHON:-}" ]; then
+    same_files "$dir/one" "$dir/dummy" 2>"$dir/err"
+    result $? "the rows are those that synth's checkpoint of this seed gives"
+else
+    skip "the rows of made-up weights" "no python3 with h5py"
+fi
+
 # ---- prompts that fail
 prefill 1 failing -i "$dir/prompts"
 rm -r "$out/kv"

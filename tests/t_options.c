@@ -177,13 +177,17 @@ static void test_bench(void)
 
     TAP_CHECK(!parse(&o, &l, "bench", "-m M --weights dummy --grids 1x2x1,1x1x2 -l 8k,128k --seed 7 --format csv", &err),
               "bench %s", err.text);
-    TAP_CHECK(o.weights == LF_BENCH_DUMMY && !strcmp(o.grids, "1x2x1,1x1x2") && !strcmp(o.lengths, "8k,128k") &&
+    TAP_CHECK(o.weights == LF_WEIGHTS_DUMMY && !strcmp(o.grids, "1x2x1,1x1x2") && !strcmp(o.lengths, "8k,128k") &&
                   o.seed == 7 && o.repeat == 3 && o.format == LF_FORMAT_CSV && lf_options_given(&o, "weights"),
               "its values");
     lf_options_free(&o);
     TAP_CHECK(!parse(&o, &l, "synth", "--weights bf16 D", &err) && o.weights == LF_SYNTH_BF16 &&
                   lf_options_given(&o, "weights") && !lf_options_given(&o, "seed"),
               "synth has its own --weights");
+    lf_options_free(&o);
+    TAP_CHECK(!parse(&o, &l, "prefill", "-m M -i I -o O --weights dummy --seed 5", &err) &&
+                  o.weights == LF_WEIGHTS_DUMMY && o.seed == 5,
+              "prefill has bench's");
     lf_options_free(&o);
     refused("bench", "-m M --weights bf16", "real|dummy");
     refused("synth", "--weights dummy D", "quant|bf16");
