@@ -211,6 +211,7 @@ static int attend_tile(lf_pass *p, int layer, int round)
     p->ops->query(p->dev, p->q, t->rows, heads, p->pos + t->row0, rope_of(p, layer));
     if (attend(p, layer, round))
         return -1;
+    lf_probe_tile(p, layer, t);
     lf_pass_phase(p, LF_PHASE_PROJECTIONS);
     p->ops->rotate(p->dev, p->o, t->rows, heads, p->model->head_dim, p->pos + t->row0, rope_of(p, layer), 1);
     if (project_out(p, layer, t))
@@ -229,6 +230,7 @@ int lf_attention_sublayer(lf_pass *p, int layer)
         project_tile(p, layer, &p->my->tile[t]);
     if (exchange(p, layer))
         return -1;
+    lf_probe_layer(p, layer);
     for (int t = 0; t < rounds; t++)
         if (attend_tile(p, layer, t))
             return -1;

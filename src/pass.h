@@ -122,6 +122,10 @@ int lf_pass_open(lf_pass *p, lf_engine *e, int n, const lf_prompt *prompts, cons
 void lf_pass_close(lf_pass *p);
 size_t lf_pass_bytes(const lf_engine *e, int n, const int64_t *lengths, size_t of[LF_MEMORY_KINDS]);   /* of: or NULL */
 
+/* The same, and (load: or NULL) what it asks of the device's operations. */
+size_t lf_pass_plan(const lf_engine *e, int n, const int64_t *lengths, size_t of[LF_MEMORY_KINDS], lf_dev_load *load);
+void lf_pass_load(const lf_pass *p, lf_dev_load *load);                /* pass_load.c; after shares and tile_rows */
+
 /* The formats of travelling rows, from the device and the numerics. */
 void lf_engine_formats(lf_engine *e);
 
@@ -155,6 +159,10 @@ int lf_slice_gather(lf_pass *p, const lf_tile *t, void *dst, const void *src, si
 /* Merge mode (merge.c): the chosen rows, and the attention, of round t.  All ranks of the pcp group enter. */
 int lf_merge_choose(lf_pass *p, int layer, int round, int32_t *sel);
 int lf_merge_attend(lf_pass *p, int layer, int round);
+
+/* For the engine's probe, if any (probe.c): the finished rows of a layer; a tile after its attention. */
+void lf_probe_layer(lf_pass *p, int layer);
+void lf_probe_tile(lf_pass *p, int layer, const lf_tile *t);
 
 /* The sublayers.  Each leaves x updated.  Collective over the group. */
 int lf_attention_sublayer(lf_pass *p, int layer);

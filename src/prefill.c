@@ -23,6 +23,8 @@ void lf_engine_formats(lf_engine *e)
 
 int lf_engine_open(lf_engine **out, const lf_engine_setup *s, lf_err *err)
 {
+    if (s->probe && s->merge)
+        return lf_fail(err, "a probe looks at whole rows: it works in gather mode, not in merge mode");
     lf_engine *e = lf_alloc(sizeof *e);
 
     e->setup = *s;

@@ -11,11 +11,11 @@ import sys
 
 FLOORS = {
     0: "base log json hash num",
-    1: "options field safetensors inventory synth request idfile model grid shard traffic memory kvlayout "
+    1: "options field safetensors selfcheck inventory synth request idfile model grid shard traffic memory kvlayout "
        "tokenizer added alphabet bpe charset pattern pretokenize unicode",
     2: "dev dev_cuda",
     3: "topo coll device",
-    4: "weight layer attention compressor head merge moe pass prefill state",
+    4: "weight layer attention compressor head merge moe pass prefill probe state",
     5: "h5 kvfile kvindex kvmaster kvread kvrows kvschema kvshare kvspans kvtable kvverify kvwrite report results writer",
     6: "bench cmd command job main plan",
 }
@@ -131,7 +131,7 @@ def unlisted_tests():
 def main():
     code = list(tree("src", "cuda", ext=(".c", ".h", ".cu", ".cuh")))
     everything = code + list(tree("tests", ext=(".c", ".h")))
-    texts = list(tree("src", "cuda", "tests", "jobs", "m4", "man", ".ci")) + \
+    texts = list(tree("src", "cuda", "tests", "jobs", "m4", "man", "doc", ".ci")) + \
         [n for n in ("configure.ac", "Makefile.am", "README.md", "NEWS") if os.path.exists(os.path.join(TOP, n))]
 
     check([] if len(code) > 20 else ["only %d files in %s" % (len(code), TOP)], "the sources are found")
