@@ -53,22 +53,45 @@ static const lf_act *streams_at(const lf_pass *p, int64_t row)
     return lf_act_at(p->dev, p->x, row * p->model->hc * p->model->hidden);
 }
 
-int lf_head_last(lf_pass *p)
+/* The logits of `n` sequences' last rows, gathered at p->done: this rank's runs `run`. */
+static int last_rows(lf_pass *p, const int *run, int n)
 {
     size_t bytes = sizeof(float) * (size_t)p->model->vocab;
+
+    if (logits_of(p, p->done, n))
+        return -1;
+    const char *host = lf_pass_host(p, bytes * (size_t)n);
+    p->ops->get(p->dev, (void *)(uintptr_t)host, p->logits, bytes * (size_t)n);
+    if (!p->engine->setup.logits.last || p->engine->topo->grid.tp_rank != 0)
+        return 0;
+    for (int i = 0; i < n; i++)
+        p->sink->logits(p->sink->ctx, p->mine->run[run[i]].seq, LF_LOGITS_LAST, 0, 1, host + bytes * (size_t)i, bytes);
+    return 0;
+}
+
+/* Several sequences at a time: p->done has room for experts' output, so for this many streams. */
+int lf_head_last(lf_pass *p)
+{
+    int64_t hc = p->model->hc, row = hc * p->model->hidden;
+    int64_t room = p->tile_rows * p->model->experts_per_tok / hc;
+    int run[LF_HEAD_TILE], n = 0, most = (int)lf_max(1, lf_min(LF_HEAD_TILE, room));
 
     lf_pass_phase(p, LF_PHASE_HEAD);
     for (int i = 0; i < p->mine->runs; i++) {
         const lf_run *r = &p->mine->run[i];
         if (r->pos0 + r->len != p->mine->length[r->seq])
             continue;
-        if (logits_of(p, streams_at(p, r->row0 + r->len - 1), 1))
-            return -1;
-        float *host = lf_pass_host(p, bytes);
-        p->ops->get(p->dev, host, p->logits, bytes);
-        if (p->engine->setup.logits.last && p->engine->topo->grid.tp_rank == 0)
-            p->sink->logits(p->sink->ctx, r->seq, LF_LOGITS_LAST, 0, 1, host, bytes);
+        p->ops->copy(p->dev, lf_act_at(p->dev, p->done, n * row), streams_at(p, r->row0 + r->len - 1),
+                     (size_t)row * p->dev->act_bytes);
+        run[n++] = i;
+        if (n == most) {
+            if (last_rows(p, run, n))
+                return -1;
+            n = 0;
+        }
     }
+    if (n && last_rows(p, run, n))
+        return -1;
     return p->ops->sync(p->dev, p->err);
 }
 
