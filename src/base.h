@@ -33,12 +33,6 @@ void *lf_realloc(void *old, size_t bytes);             /* grown bytes are not ze
 char *lf_strdup(const char *s);
 char *lf_printf(const char *fmt, ...) LF_PRINTF(1, 2); /* a formatted string, owned by the caller */
 
-/* Write a file of our own whole: PATH.part, fsync, rename, fsync of the directory.  Errors carry path and errno. */
-int lf_file_replace(const char *path, const void *data, size_t bytes, lf_err *err);
-/* Read a whole regular file; *out is owned by the caller and has one extra terminating 0.  Refuses more than `limit`
- * bytes. */
-int lf_file_read(const char *path, size_t limit, char **out, size_t *bytes, lf_err *err);
-
 /* "12.3 GiB", "640 B", "1.5 MiB" into buf (at least 24 bytes); returns buf. */
 char *lf_human_bytes(char *buf, double bytes);
 

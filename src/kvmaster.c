@@ -1,19 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "kvmaster.h"
-
+#include "file.h"
 #include "kvshare.h"
 #include "kvwrite_parts.h"
 
 #include <dirent.h>
 #include <errno.h>
-#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
-
-enum { READ_BYTES = 4 << 20 };
 
 static const char unfinished[] = ".part";
 
@@ -59,20 +56,6 @@ static char *part_path(const char *path, int rank, const char *end)
     char *part = lf_printf("%s/%s%s", dir, name, end);
     free(dir);
     return part;
-}
-
-void lf_kvmaster_sync(const char *path)
-{
-    char *dir = lf_strdup(path), *slash = strrchr(dir, '/');
-
-    if (slash)
-        slash[slash == dir] = 0;
-    int fd = open(slash ? dir : ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (fd >= 0) {
-        (void)fsync(fd);
-        close(fd);
-    }
-    free(dir);
 }
 
 /* Calls `remove_it` for every name; returns how many it says yes to, and removes these when `doing`. */
@@ -137,29 +120,9 @@ int lf_kvmaster_create_part(lf_kvfile **out, const char *path, const lf_kv_meta 
     return rc;
 }
 
-static int file_crc(const char *path, uint32_t *crc, lf_err *err)
-{
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    uint8_t *buffer = lf_alloc(READ_BYTES);
-    ssize_t k = fd < 0 ? -1 : 1;
-
-    for (*crc = 0; k > 0;) {
-        do {
-            k = read(fd, buffer, READ_BYTES);
-        } while (k < 0 && errno == EINTR);
-        if (k > 0)
-            *crc = lf_crc32c(*crc, buffer, (size_t)k);
-    }
-    int why = errno;
-    if (fd >= 0)
-        close(fd);
-    free(buffer);
-    return k < 0 ? lf_fail(err, "cannot read %s: %s", path, strerror(why)) : 0;
-}
-
 int lf_kvmaster_finish_part(lf_kvfile *f, lf_kv_written *out, lf_err *err)
 {
-    int rc = lf_kvfile_seal(f, &out->bytes, err) || file_crc(f->part, &out->crc32c, err) ? -1 : 0;
+    int rc = lf_kvfile_seal(f, &out->bytes, err) || lf_file_crc32c(f->part, &out->crc32c, err) ? -1 : 0;
 
     if (rc)
         unlink(f->part);
@@ -354,7 +317,7 @@ static int parts_rename(const char *path, const lf_kv_written *part, int of, lf_
     }
     if (!rc) {
         char *any = part_path(path, 0, "");
-        lf_kvmaster_sync(any);
+        lf_file_sync_directory(any);
         free(any);
     }
     return rc;

@@ -44,7 +44,5 @@ int lf_kvmaster_unfinished(const char *path);
 /* "r0007.h5"; and the directory of the parts, "DIR/<stem>.parts", owned by the caller. */
 void lf_kvmaster_name(char name[24], int rank);
 char *lf_kvmaster_directory(const char *path);
-/* fsync of the directory that a file is in. */
-void lf_kvmaster_sync(const char *path);
 
 #endif

@@ -1,12 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "kvread_parts.h"
+#include "file.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 enum { READ_BYTES = 4 << 20, MOST_PROBLEMS = 1000 };
 
@@ -162,32 +160,12 @@ static int pages_check(lf_kvread *r, lf_err *err)
     return rc;
 }
 
-static int part_crc(const char *path, uint8_t *buffer, uint32_t *crc, lf_err *err)
-{
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    ssize_t k = 1;
-
-    if (fd < 0)
-        return lf_fail(err, "cannot open %s: %s", path, strerror(errno));
-    for (*crc = 0; k != 0;) {
-        k = read(fd, buffer, READ_BYTES);
-        if (k < 0 && errno == EINTR)
-            continue;
-        if (k < 0)
-            break;
-        *crc = lf_crc32c(*crc, buffer, (size_t)k);
-    }
-    int why = errno;
-    close(fd);
-    return k < 0 ? lf_fail(err, "cannot read %s: %s", path, strerror(why)) : 0;
-}
-
 static void part_bytes_check(check *c, int i)
 {
     const char *path = c->part[i]->path;
     uint32_t crc = 0, want = lf_kvread_part_crc(c->r, i);
     lf_err e;
-    int rc = part_crc(path, buffer_of(c, READ_BYTES), &crc, &e);
+    int rc = lf_file_crc32c(path, &crc, &e);
 
     if (!rc && crc != want)
         rc = lf_fail(&e, "%s: its part %s: crc32c is %08x instead of %08x", c->r->path, path, crc, want);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "kvwrite_parts.h"
+#include "file.h"
 #include "kvmaster.h"
 #include "kvshare.h"
 
@@ -341,16 +342,11 @@ static int file_close(lf_kvfile *f, lf_err *err)
 static int file_sync(lf_kvfile *f, uint64_t *bytes, lf_err *err)
 {
     struct stat st;
-    int fd = f->fd;
+    int bad = lf_file_settle(f->fd, fstat(f->fd, &st));
 
     f->fd = -1;
-    int bad = fsync(fd) || fstat(fd, &st), why = errno;
-    if (close(fd) && !bad) {
-        bad = 1;
-        why = errno;
-    }
     if (bad)
-        return lf_fail(err, "cannot write %s: %s", f->part, strerror(why));
+        return lf_fail(err, "cannot write %s: %s", f->part, strerror(errno));
     if (bytes)
         *bytes = (uint64_t)st.st_size;
     return 0;
@@ -367,7 +363,7 @@ int lf_kvfile_rename(lf_kvfile *f, lf_err *err)
 {
     if (rename(f->part, f->path))
         return lf_fail(err, "cannot rename %s to %s: %s", f->part, f->path, strerror(errno));
-    lf_kvmaster_sync(f->path);
+    lf_file_sync_directory(f->path);
     return 0;
 }
 

@@ -52,12 +52,6 @@ void lf_warn(const char *fmt, ...)
     EMIT("warning: ");
 }
 
-void lf_info(const char *fmt, ...)
-{
-    if (log_rank == 0 && log_level >= LF_NORMAL)
-        EMIT("");
-}
-
 void lf_verbose(const char *fmt, ...)
 {
     if (log_level >= LF_VERBOSE)

@@ -14,7 +14,6 @@ void lf_log_setup(int rank, int level);                  /* before any rank is k
 int lf_log_level(void);
 void lf_error(const char *fmt, ...) LF_PRINTF(1, 2);     /* always shown */
 void lf_warn(const char *fmt, ...) LF_PRINTF(1, 2);      /* always shown, "warning: " in front */
-void lf_info(const char *fmt, ...) LF_PRINTF(1, 2);      /* rank 0, unless quiet */
 void lf_verbose(const char *fmt, ...) LF_PRINTF(1, 2);   /* with -v */
 
 /* Progress: on a terminal one line redrawn in place, elsewhere a plain line each.  Rank 0, unless quiet. */

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "model_parts.h"
+#include "file.h"
 
 #include "hash.h"
 

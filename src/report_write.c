@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "report.h"
+#include "file.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -30,22 +31,11 @@ static int part_open(const char *path, char **part)
     }
 }
 
-static int part_write(const char *part, int fd, const char *text, size_t n, lf_err *err)
+static int part_write(const char *part, int fd, const char *text, lf_err *err)
 {
-    int why = 0;
-
-    while (n && !why) {
-        ssize_t k = write(fd, text, n);
-        if (k < 0 && errno != EINTR)
-            why = errno;
-        text += k > 0 ? k : 0;
-        n -= k > 0 ? (size_t)k : 0;
-    }
-    if (!why && fsync(fd))
-        why = errno;
-    if (close(fd) && !why)
-        why = errno;
-    return why ? lf_fail(err, "cannot write %s: %s", part, strerror(why)) : 0;
+    if (lf_file_settle(fd, lf_file_append(fd, text, strlen(text))))
+        return lf_fail(err, "cannot write %s: %s", part, strerror(errno));
+    return 0;
 }
 
 /* A hard link is made or not, even when two jobs end at once; where there are no links, look first. */
@@ -95,7 +85,7 @@ int lf_report_write(const lf_report *r, const char *path, char **written, lf_err
     else if (fd < 0)
         bad = lf_fail(err, "cannot write %s: %s", path, strerror(errno));
     else
-        bad = part_write(part, fd, text, strlen(text), err) || placed(part, path, &name, err);
+        bad = part_write(part, fd, text, err) || placed(part, path, &name, err);
     if (fd >= 0)
         unlink(part);
     free(part);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "request_line.h"
+#include "file.h"
 
 #include "request_idfile.h"
 #include "options.h"

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "results.h"
+#include "file.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -27,21 +28,6 @@ static void lock(const lf_results *r, int how)
         ;
 }
 
-static int read_at(int fd, char *to, size_t n, off_t at)
-{
-    while (n > 0) {
-        ssize_t k = pread(fd, to, n, at);
-        if (k < 0 && errno == EINTR)
-            continue;
-        if (k <= 0)
-            return -1;
-        to += k;
-        at += k;
-        n -= (size_t)k;
-    }
-    return 0;
-}
-
 /* Length of what stands behind the last newline; -1: unreadable or longer than any line. */
 static int64_t tail_length(int fd, int64_t size)
 {
@@ -49,7 +35,7 @@ static int64_t tail_length(int fd, int64_t size)
 
     for (int64_t end = size; end > 0;) {
         int64_t n = end < (int64_t)sizeof block ? end : (int64_t)sizeof block;
-        if (size - end > TAIL_LIMIT || read_at(fd, block, (size_t)n, end - n))
+        if (size - end > TAIL_LIMIT || lf_file_read_at(fd, block, (size_t)n, (uint64_t)(end - n)))
             return -1;
         for (int64_t i = n; i > 0; i--) {
             if (block[i - 1] == '\n')
@@ -64,26 +50,15 @@ static int is_whole_line(int fd, int64_t at, int64_t n)
 {
     char *text = lf_alloc((size_t)n);
     json_error_t why;
-    json_t *j = read_at(fd, text, (size_t)n, at) ? NULL : json_loadb(text, (size_t)n, JSON_REJECT_DUPLICATES, &why);
+    json_t *j = NULL;
+
+    if (!lf_file_read_at(fd, text, (size_t)n, (uint64_t)at))
+        j = json_loadb(text, (size_t)n, JSON_REJECT_DUPLICATES, &why);
     int whole = json_is_object(j);
 
     json_decref(j);
     free(text);
     return whole;
-}
-
-static int write_whole(int fd, const char *text, size_t n)
-{
-    while (n > 0) {
-        ssize_t k = write(fd, text, n);
-        if (k < 0 && errno == EINTR)
-            continue;
-        if (k < 0)
-            return -1;
-        text += k;
-        n -= (size_t)k;
-    }
-    return 0;
 }
 
 static int repair_tail(const lf_results *r, lf_err *err)
@@ -99,7 +74,7 @@ static int repair_tail(const lf_results *r, lf_err *err)
         return 0;
     if (n < 0)
         return lf_fail(err, "%s does not end in a line of JSON; move it away", r->path);
-    int bad = is_whole_line(r->fd, st.st_size - n, n) ? write_whole(r->fd, "\n", 1)
+    int bad = is_whole_line(r->fd, st.st_size - n, n) ? lf_file_append(r->fd, "\n", 1)
                                                       : ftruncate(r->fd, st.st_size - n);
     if (bad || fsync(r->fd))
         return lf_fail(err, "cannot repair the last line of %s: %s", r->path, strerror(errno));
@@ -179,7 +154,7 @@ static int append_line(const lf_results *r, const char *line, lf_err *err)
     struct stat st;
     int known = !fstat(r->fd, &st);
 
-    if (!write_whole(r->fd, line, strlen(line)) && !fsync(r->fd))
+    if (!lf_file_append(r->fd, line, strlen(line)) && !fsync(r->fd))
         return 0;
     int why = errno;
     if (known && S_ISREG(st.st_mode) && ftruncate(r->fd, st.st_size))

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "safetensors_parts.h"
-
+#include "file.h"
 #include "hash.h"
 
 #include <jansson.h>
@@ -73,7 +73,7 @@ static int id_add_sample(lf_sha256 *h, const lf_shard_file *s, lf_err *err)
 
     for (uint64_t i = 0; i < SAMPLES && !bad; i++) {
         uint64_t at = data + (s->bytes - data - each) * i / (SAMPLES - 1);
-        bad = pread(fd, block, each, (off_t)at) != (ssize_t)each;
+        bad = lf_file_read_at(fd, block, each, at);
         lf_sha256_add(h, block, each);
     }
     if (bad)

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include "file.h"
 #include "safetensors_parts.h"
 
 #include <jansson.h>
@@ -9,21 +10,6 @@
 #include <unistd.h>
 
 enum { HEADER_LIMIT = 100000000, NAME_LIMIT = 512 };
-
-static int read_at(int fd, char *p, size_t n, off_t at)
-{
-    while (n > 0) {
-        ssize_t k = pread(fd, p, n, at);
-        if (k < 0 && errno == EINTR)
-            continue;
-        if (k <= 0)
-            return -1;
-        p += k;
-        n -= (size_t)k;
-        at += k;
-    }
-    return 0;
-}
 
 static uint64_t little_u64(const char *p)
 {
@@ -44,7 +30,7 @@ static int read_header_of(int fd, lf_shard_file *s, char **text, lf_err *err)
     if (s->bytes < 8)
         return lf_fail(err, "shard %s has %llu bytes: too short for a safetensors file", s->path,
                        (unsigned long long)s->bytes);
-    if (read_at(fd, length, 8, 0))
+    if (lf_file_read_at(fd, length, 8, 0))
         return lf_fail(err, "cannot read shard %s", s->path);
     s->header = little_u64(length);
     if (s->header > HEADER_LIMIT)
@@ -54,7 +40,7 @@ static int read_header_of(int fd, lf_shard_file *s, char **text, lf_err *err)
         return lf_fail(err, "shard %s is truncated: its header claims %llu bytes, the file has %llu", s->path,
                        (unsigned long long)s->header, (unsigned long long)s->bytes);
     *text = lf_alloc((size_t)s->header + 9);
-    if (read_at(fd, *text, (size_t)s->header + 8, 0)) {
+    if (lf_file_read_at(fd, *text, (size_t)s->header + 8, 0)) {
         free(*text);
         *text = NULL;
         return lf_fail(err, "cannot read the header of shard %s", s->path);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "synth_parts.h"
+#include "file.h"
 
 #include <jansson.h>
 

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include "file.h"
 #include "synth_parts.h"
 
 #include <jansson.h>
 
-#include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -67,23 +67,6 @@ static char *make_header(const lf_synth_plan *p, int shard, size_t *bytes)
     return out;
 }
 
-static int write_at(int fd, const void *data, size_t n, uint64_t at)
-{
-    const char *p = data;
-
-    while (n > 0) {
-        ssize_t k = pwrite(fd, p, n, (off_t)at);
-        if (k < 0 && errno == EINTR)
-            continue;
-        if (k <= 0)
-            return -1;
-        p += k;
-        at += (uint64_t)k;
-        n -= (size_t)k;
-    }
-    return 0;
-}
-
 /* 128 rows at a time; `base` is where the data begin in the file. */
 static int write_item(const lf_synth_plan *p, const lf_synth_place *q, const lf_inventory_item *item, int fd,
                       uint64_t base)
@@ -102,9 +85,9 @@ static int write_item(const lf_synth_plan *p, const lf_synth_place *q, const lf_
     for (int64_t r = 0; rc == 0 && r < item->rows; r += ROWS) {
         int64_t rows = lf_min(ROWS, item->rows - r), above = q->store == LF_STORE_FP8 ? r / ROWS : r;
         lf_synth_rows(item, q->store, p->o->seed, p->m->experts, r, rows, weight, codes, scratch);
-        rc = write_at(fd, weight, (size_t)rows * row, base + q->offset + (uint64_t)r * row);
+        rc = lf_file_write_at(fd, weight, (size_t)rows * row, base + q->offset + (uint64_t)r * row);
         if (rc == 0 && scale_rows)
-            rc = write_at(fd, codes, (size_t)(lf_min(scale_rows, rows) * scale[1]),
+            rc = lf_file_write_at(fd, codes, (size_t)(lf_min(scale_rows, rows) * scale[1]),
                           base + q->scale_offset + (uint64_t)(above * scale[1]));
     }
     free(scratch);
@@ -118,14 +101,14 @@ static int write_shard(const lf_synth_plan *p, int shard, int fd)
     size_t base;
     char *header = make_header(p, shard, &base);
     lf_inventory_item item;
-    int rc = ftruncate(fd, (off_t)(base + p->bytes[shard])) || write_at(fd, header, base, 0) ? -1 : 0;
+    int rc = ftruncate(fd, (off_t)(base + p->bytes[shard])) || lf_file_write_at(fd, header, base, 0) ? -1 : 0;
 
     free(header);
     for (int64_t i = p->first[shard]; rc == 0 && !p->o->sparse && i < p->first[shard + 1]; i++) {
         lf_synth_plan_item(p, i, &item);
         rc = write_item(p, &p->place[i], &item, fd, base);
     }
-    return rc || fsync(fd) ? -1 : 0;
+    return rc;
 }
 
 int lf_synth_shard_write(const lf_synth_plan *p, int shard, const char *dir, lf_err *err)
@@ -135,22 +118,9 @@ int lf_synth_shard_write(const lf_synth_plan *p, int shard, const char *dir, lf_
     lf_synth_shard_name(p, shard, name);
     char *path = lf_printf("%s/%s", dir, name), *part = lf_printf("%s.part", path);
     int fd = open(part, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-    int bad = fd < 0 || write_shard(p, shard, fd);
-    int why = errno;
+    int rc = lf_file_publish(fd, part, path, fd >= 0 && write_shard(p, shard, fd), err);
 
-    if (fd >= 0 && close(fd) && !bad) {
-        bad = 1;
-        why = errno;
-    }
-    if (!bad && rename(part, path)) {
-        bad = 1;
-        why = errno;
-    }
-    if (bad && fd >= 0)
-        unlink(part);
-    if (bad)
-        lf_fail(err, "cannot write %s: %s", path, strerror(why));
     free(part);
     free(path);
-    return bad ? -1 : 0;
+    return rc;
 }

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tokenizer.h"
+#include "file.h"
 #include "hash.h"
 #include "pretokenize.h"
 #include "tokenizer_special.h"

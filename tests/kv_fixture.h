@@ -6,6 +6,7 @@
 #define LF_KV_FIXTURE_H
 
 #include "../src/kvfile.h"
+#include "file.h"
 
 #include <dirent.h>
 #include <stdio.h>

@@ -13,6 +13,7 @@
 #ifndef LF_TEST_OPS_H
 #define LF_TEST_OPS_H
 
+#include "file.h"
 #include "tap.h"
 
 #include "../src/dev.h"

@@ -5,6 +5,7 @@
 #ifndef LF_SYNTHDIR_H
 #define LF_SYNTHDIR_H
 
+#include "file.h"
 #include "synth.h"
 
 #include <stdio.h>

@@ -10,7 +10,7 @@ import re
 import sys
 
 FLOORS = {
-    0: "base log json hash num",
+    0: "base file log json hash num",
     1: "options field safetensors selfcheck inventory synth request idfile model grid shard traffic memory kvlayout "
        "tokenizer added alphabet bpe charset pattern pretokenize unicode",
     2: "dev dev_cuda",

@@ -2,8 +2,9 @@
  *
  * KV files as Python sees them: writes files and what is in them, then becomes kvfile_h5py.py, which looks with h5py.
  */
-#include "tap.h"
+#include "file.h"
 #include "kv_several.h"
+#include "tap.h"
 
 /* What lf_kvread_floats says of every swa, compressed and index row: DIR/<name>_<layer>_<part>.f32 */
 static int floats_dump(const fixture *x, const char *name, lf_err *err)

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "field.h"
+#include "file.h"
 #include "model.h"
 #include "tap.h"
 

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include "file.h"
 #include "report.h"
 #include "tap.h"
 

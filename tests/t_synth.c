@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include "file.h"
 #include "hash.h"
 #include "synthdir.h"
 #include "tap.h"

@@ -3,6 +3,7 @@
  * The ids of the Python `tokenizers` library on two small tokenizers and on variants of one of them, from
  * data/tokenizer/golden.json (written by tests/reference/make_tokenizer_golden.py).
  */
+#include "file.h"
 #include "hash.h"
 #include "tap.h"
 #include "tokenizer.h"

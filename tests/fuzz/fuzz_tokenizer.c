@@ -10,6 +10,7 @@
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE                        /* memmem */
 #endif
+#include "file.h"
 #include "tokenizer.h"
 
 #include <stdlib.h>
