@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * bf16: tensor cores, with index_dim 32, 64 or 128 and heads in eights.  A warp keeps 64 keys in registers as
+ * The released shape in bf16 is index_wgmma.cu's.  Other bf16: tensor cores, with index_dim 32, 64 or 128 and heads in eights.  A warp keeps 64 keys in registers as
  * the rows of its products; the heads of one query after another are the columns, so that relu and the
  * weighted sum over heads stay in registers, in a fixed order: per thread over its columns, then over the
  * four threads that share a row. Everything else: float32 fused multiply-adds.  Which of the two is a matter
@@ -33,14 +33,6 @@ static __device__ __forceinline__ void multiply(float (&c)[4], const uint32_t (&
         "{%0, %1, %2, %3};"
         : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
-
-static __device__ __forceinline__ float relu(float x)          /* lets NaN through */
-{
-    float y;
-
-    asm("max.NaN.f32 %0, %1, 0f00000000;" : "=f"(y) : "f"(x));
-    return y;
 }
 
 struct score_args {
@@ -122,7 +114,7 @@ static __device__ __forceinline__ void score_query(float (&part)[4][2], const ui
         for (int m = 0; m < 4; m++)
 #pragma unroll
             for (int r = 0; r < 2; r++)
-                part[m][r] = fmaf(w1, relu(acc[m][2 * r + 1]), fmaf(w0, relu(acc[m][2 * r]), part[m][r]));
+                part[m][r] = fmaf(w1, lf_relu(acc[m][2 * r + 1]), fmaf(w0, lf_relu(acc[m][2 * r]), part[m][r]));
     }
 }
 
@@ -222,7 +214,7 @@ template <typename T> static __global__ void __launch_bounds__(KEYS * SHARES) pl
         for (int h = share * HEADS; h < a.heads; h += SHARES * HEADS) {
             dots(acc, q, keys + mine * (a.width + 1), h, a.heads, a.width);
             for (int i = 0; i < HEADS && h + i < a.heads; i++)
-                part = fmaf(a.w[query * a.heads + h + i], relu(acc[i]), part);
+                part = fmaf(a.w[query * a.heads + h + i], lf_relu(acc[i]), part);
         }
         sum[threadIdx.x] = part;
         __syncthreads();
@@ -273,6 +265,8 @@ void lf_cuda_index_score(lf_cuda *c, const lf_cuda_scores *s)
                      m->index_dim };
     int tensor = c->dev.act_bytes == 2 && a.heads % 8 == 0 && a.heads <= 256;
 
+    if (lf_cuda_index_wgmma(c, s))
+        return;
     if (s->queries > 65535 * (int64_t)PLAIN_GROUP)
         lf_cuda_fail(c, "index_topk: %lld queries in a tile", (long long)s->queries);
     else if (tensor && a.width == 128)

@@ -6,7 +6,7 @@
  * The scores of a tile of queries are written out (index_score.cu), then a block a query selects, exactly.
  */
 #include "index_score.cuh"
-#include "select.cuh"
+#include "stream_select.cuh"
 
 enum {
     SCORE_BYTES = 256 << 20,               /* of scores at a time, but one query's at least */
@@ -19,6 +19,7 @@ struct choose_args {
     const float *score;                    /* [queries, ld] */
     int64_t ld, pos0, row_first, row_count;
     int k;
+    uint32_t sort_n;                       /* the power of two from k on */
 };
 
 struct put_row {
@@ -35,19 +36,61 @@ struct put_row {
     }
 };
 
-static __global__ void __launch_bounds__(LF_SELECT_THREADS) choose_kernel(choose_args a)
+static __device__ int64_t seen(const choose_args &a)
 {
-    __shared__ lf_selection s;
-    int64_t i = blockIdx.x, n = (a.pos0 + i + 1) / 4 - a.row_first;
-    put_row put = { a.sel + i * a.k, a.out ? a.out + i * a.k : NULL, a.score + i * a.ld, a.row_first };
+    return max((int64_t)0, min((a.pos0 + blockIdx.x + 1) / 4 - a.row_first, a.row_count));
+}
 
-    n = max((int64_t)0, min(n, a.row_count));
-    lf_select(&s, put.score, n, a.k, put);
+static __device__ put_row put_of(const choose_args &a)
+{
+    int64_t i = blockIdx.x;
+
+    return put_row{ a.sel + i * a.k, a.out ? a.out + i * a.k : NULL, a.score + i * a.ld, a.row_first };
+}
+
+static __device__ void put_none(const choose_args &a, const put_row &put, int64_t n)
+{
     for (int64_t j = n + threadIdx.x; j < a.k; j += blockDim.x) {
         put.sel[j] = -1;
         if (put.out)
             put.out[j] = -INFINITY;
     }
+}
+
+static __global__ void __launch_bounds__(LF_STREAM_THREADS, 2) choose_kernel(choose_args a)
+{
+    extern __shared__ uint4 room[];
+    put_row put = put_of(a);
+    int64_t n = seen(a);
+
+    lf_stream_select((lf_stream *)room, put.score, n, (uint32_t)a.k, a.sort_n, put);
+    put_none(a, put, n);
+}
+
+static __global__ void __launch_bounds__(LF_SELECT_THREADS) choose_many_kernel(choose_args a)
+{
+    __shared__ lf_selection s;
+    put_row put = put_of(a);
+    int64_t n = seen(a);
+
+    lf_select(&s, put.score, n, a.k, put);
+    put_none(a, put, n);
+}
+
+static void choose(lf_cuda *c, choose_args a, int64_t queries)
+{
+    if (a.k > LF_STREAM_MOST) {
+        choose_many_kernel<<<(unsigned)queries, LF_SELECT_THREADS, 0, c->stream>>>(a);
+        LF_LAUNCHED(c, "index_topk, choose many");
+        return;
+    }
+    for (a.sort_n = 2; a.sort_n < (uint32_t)a.k;)
+        a.sort_n *= 2;
+    if (LF_CUDA(c, cudaFuncSetAttribute(choose_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)sizeof(lf_stream)),
+                "index_topk: shared memory for the choice"))
+        return;
+    choose_kernel<<<(unsigned)queries, LF_STREAM_THREADS, sizeof(lf_stream), c->stream>>>(a);
+    LF_LAUNCHED(c, "index_topk, choose");
 }
 
 static int64_t visible(const lf_topk *t, int64_t query)
@@ -79,16 +122,25 @@ void lf_cuda_index_topk(lf_dev *d, const lf_topk *t)
     float *score = (float *)lf_cuda_scratch(c, LF_SCRATCH_A, lf_cuda_topk_scratch(t->queries, t->row_count));
     if (!score)
         return;
+    lf_cuda_folded folded;
+    int fold = lf_cuda_folds_index(c) && most > (t->score ? 0 : t->k);
+    if (fold) {
+        tile = lf_min(tile, LF_FOLD_QUERIES);
+        if (lf_cuda_fold_keys(c, &folded, t->keys, most, t->queries))
+            return;
+    }
     for (int64_t q0 = 0; q0 < t->queries && !c->failed; q0 += tile) {
         int64_t n = lf_min(tile, t->queries - q0), sees = visible(t, q0 + n - 1);
         lf_cuda_scores s = { score, ld, lf_act_at(d, t->q, q0 * each), t->w + q0 * d->model->index_heads, n,
-                             t->pos0 + q0, t->keys, t->row_first, sees };
+                             t->pos0 + q0, t->keys, t->row_first, sees, fold ? &folded : NULL };
         choose_args a = { t->sel + q0 * t->k, t->score ? t->score + q0 * t->k : NULL, score, ld, t->pos0 + q0,
-                          t->row_first, t->row_count, t->k };
-        if (sees > (t->score ? 0 : t->k))                      /* else all that is visible is chosen, unseen */
+                          t->row_first, t->row_count, t->k, 0 };
+        if (sees > (t->score ? 0 : t->k)) {                    /* else all that is visible is chosen, unseen */
+            if (fold && lf_cuda_fold_queries(c, &folded, s.q, s.w, n))
+                return;
             lf_cuda_index_score(c, &s);
-        choose_kernel<<<(unsigned)n, LF_SELECT_THREADS, 0, c->stream>>>(a);
-        LF_LAUNCHED(c, "index_topk, choose");
+        }
+        choose(c, a, n);
     }
 }
 

@@ -155,7 +155,7 @@ template <typename K> static __device__ void lf_sort(K *key, int64_t n)
         for (int64_t step = size / 2; step; step /= 2) {
             __syncthreads();
             for (int64_t t = threadIdx.x; t < n / 2; t += blockDim.x) {
-                int64_t i = t / step * 2 * step + t % step, j = i + step;
+                int64_t i = 2 * t - (t & (step - 1)), j = i + step;
                 K a = key[i], b = key[j];
                 if ((a < b) == ((i & size) == 0)) {
                     key[i] = b;

@@ -79,6 +79,13 @@ __device__ __forceinline__ void lf_copies_wait(void)   /* this thread's */
     asm volatile("cp.async.wait_all;" ::: "memory");
 }
 
+/* Four 8 x 8 tiles of 16-bit elements: lane l gives the address of row l & 7 of tile l / 8, and gets two elements of each. */
+__device__ __forceinline__ void lf_ldmatrix4(uint32_t (&r)[4], uint32_t at)
+{
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(at) : "memory");
+}
+
 /* Between ordinary accesses (cp.async is one) to shared memory and products that read it. */
 __device__ __forceinline__ void lf_fence_async(void)
 {
@@ -145,6 +152,24 @@ __device__ __forceinline__ void lf_wgmma_64x64(float (&d)[32], uint64_t a, uint6
     asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %34, 0;\n"
                  "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 " LF_WGMMA_D32 ", %32, %33, p, 1, 1, 0, 0;\n}"
                  : LF_F32(d, 0) : "l"(a), "l"(b), "r"(add));
+}
+
+/* The same with a in registers: bytes 4 c .. 4 c + 3 of rows g, g + 8 of the step's 32 bytes, then bytes 16 + 4 c ..; b as
+ * above.  Of bf16 a step is 16 channels, of e4m3 (b then has rows of 128) 32. */
+__device__ __forceinline__ void lf_wgmma_64x64(float (&d)[32], const uint32_t (&a)[4], uint64_t b, int add)
+{
+    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %37, 0;\n"
+                 "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 " LF_WGMMA_D32
+                 ", {%32, %33, %34, %35}, %36, p, 1, 1, 0;\n}"
+                 : LF_F32(d, 0) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add));
+}
+
+__device__ __forceinline__ void lf_wgmma_64x64_e4m3(float (&d)[32], const uint32_t (&a)[4], uint64_t b, int add)
+{
+    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %37, 0;\n"
+                 "wgmma.mma_async.sync.aligned.m64n64k32.f32.e4m3.e4m3 " LF_WGMMA_D32
+                 ", {%32, %33, %34, %35}, %36, p, 1, 1;\n}"
+                 : LF_F32(d, 0) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add));
 }
 
 /* d [64, 256] += a b over 16 rows of b: a panel with rows outer, b panels with rows summed.  d as above. */

@@ -90,15 +90,30 @@ static void judge_choice(g_run *r, const float *got, const float *want, const fl
               (long long)other, (long long)(rows * k));
 }
 
-static void random_choice(g_run *r, int64_t rows)
+/* Rows of `width` as index_query and row_unpack leave them in released numerics: e2m1 with a power of two per 32; but each
+ * `odd`th is not. */
+static float *fp4_rows(g_run *r, int64_t rows, int64_t width, int64_t odd)
+{
+    static const float value[] = { 0, 0.5f, 1, 1.5f, 2, 3, 4, 6 };
+    float *x = g_values(r, rows * width, 1);
+
+    for (int64_t i = 0; i < rows * width; i += 32) {
+        float unit = ldexpf(0.25f, (int)g_below(r, 4));
+        for (int64_t j = i; j < i + 32 && i / width % odd != odd - 1; j++)
+            x[j] = (g_below(r, 2) ? unit : -unit) * value[g_below(r, 8)];
+    }
+    return x;
+}
+
+static void random_choice(g_run *r, int64_t rows, int fp4)
 {
     int64_t k = r->opt[0], count = r->opt[3], di = r->model.index_dim, heads = r->model.index_heads;
     float *got = lf_alloc((size_t)(rows * 2 * k) * 4), *want = lf_alloc((size_t)(rows * 2 * k) * 4);
     float *score = lf_alloc((size_t)(rows * 2 * count) * 4 + 4);
 
-    r->in[0] = g_values(r, rows * heads * di, 1);
+    r->in[0] = fp4 ? fp4_rows(r, rows * heads, di, 300) : g_values(r, rows * heads * di, 1);
     r->in[1] = g_floats(r, rows * heads, 0.1f);
-    r->in[2] = g_values(r, count * di, 1);
+    r->in[2] = fp4 ? fp4_rows(r, count, di, 400) : g_values(r, count * di, 1);
     topk(r, g_oracle(r), 0, rows, want);
     topk(r, r->gpu, 0, rows, got);
     g_release(r);
@@ -145,10 +160,40 @@ static void choices(g_run *r)
         for (int more = 0; more < 2; more++) {
             memcpy(r->opt, (int64_t[]){ more ? k + 3 : k, cases[i][0], cases[i][1], cases[i][2], 1, 1 }, 48);
             if (cases[i][2] && !more)
-                random_choice(r, r->rows);
+                random_choice(r, r->rows, 0);
+            if (cases[i][2] && more)
+                random_choice(r, r->rows, 1);
             whole_numbers(r, more ? lf_min(r->rows, 33) : r->rows, more);
             g_forget(r);
         }
+}
+
+/* More entries than the GPU keeps at a time; scores that rise, with ties, are its worst case.  Up to 2,048 are chosen in
+ * one way, more in another. */
+static void many_entries(g_run *r)
+{
+    static const int64_t ks[] = { 1, 600, 2048, 2049 };
+    int64_t count = 20011, rows = 9, di = r->model.index_dim, heads = r->model.index_heads;
+
+    for (size_t i = 0; i < sizeof ks / sizeof *ks; i++) {
+        memcpy(r->opt, (int64_t[]){ ks[i], 4 * count - 20, 0, count, 1, 1 }, 48);
+        if (i == 1)
+            random_choice(r, rows, 0);
+        whole_numbers(r, rows, i == 2);
+        g_forget(r);
+        float *q = g_whole(r, rows * heads * di, 0, 1), *w = g_whole(r, rows * heads, 0, 1), *keys = g_whole(r, count * di, 0, 1);
+        for (int64_t h = 0; h < rows * heads; h++) {
+            q[h * di] = 1;
+            w[h] = 0.5f;
+        }
+        for (int64_t c = 0; c < count; c++)
+            keys[c * di] = lf_round_bf16((float)c);
+        r->in[0] = q;
+        r->in[1] = w;
+        r->in[2] = keys;
+        g_check(r, "index_topk, rising scores", topk, rows, 2 * ks[i], (g_tol){ 0, 0, 0, 0 });
+        g_forget(r);
+    }
 }
 
 /* opt: vocab, k.  A row is k ids, k values, and the log-probability. */
@@ -213,6 +258,8 @@ static void tops(g_run *r)
 static void all(g_run *r)
 {
     choices(r);
+    if (r->model.index_dim == 32)
+        many_entries(r);
     tops(r);
 }
 
