@@ -9,7 +9,6 @@
 
 #define RUN(field) offsetof(lf_bench, field)
 #define CELL(field) offsetof(lf_bench_cell, field)
-#define PHASE(p) offsetof(lf_bench_cell, phase_s) + (p) * sizeof(double)
 
 static const lf_column run_columns[] = {
     { "schema_version", LF_COLUMN_INT, 0, RUN(schema) },
@@ -47,14 +46,7 @@ static const lf_column cell_columns[] = {
     { "prefill_throughput_per_rank", LF_COLUMN_REAL, 3, CELL(rate_rank) },
     { "ttft_reduction_pct", LF_COLUMN_REAL, 3, CELL(ttft_less) },
     { "throughput_gain_pct", LF_COLUMN_REAL, 3, CELL(rate_more) },
-    { "projections_s", LF_COLUMN_REAL, 6, PHASE(LF_PHASE_PROJECTIONS) },
-    { "indexer_s", LF_COLUMN_REAL, 6, PHASE(LF_PHASE_INDEXER) },
-    { "attention_s", LF_COLUMN_REAL, 6, PHASE(LF_PHASE_ATTENTION) },
-    { "moe_s", LF_COLUMN_REAL, 6, PHASE(LF_PHASE_MOE) },
-    { "mhc_s", LF_COLUMN_REAL, 6, PHASE(LF_PHASE_MHC) },
-    { "head_s", LF_COLUMN_REAL, 6, PHASE(LF_PHASE_HEAD) },
-    { "communication_s", LF_COLUMN_REAL, 6, PHASE(LF_PHASE_COMMUNICATION) },
-    { "write_wait_s", LF_COLUMN_REAL, 6, PHASE(LF_PHASE_WRITE_WAIT) },
+    LF_PHASE_COLUMNS(CELL(phase_s)),
     { "kv_bytes", LF_COLUMN_INT, 0, CELL(kv_bytes) },
     { "pcp_bytes_sent", LF_COLUMN_INT, 0, CELL(pcp_sent) },
     { "pcp_bytes_expected", LF_COLUMN_COUNT, 0, CELL(pcp_expected) },

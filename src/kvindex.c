@@ -108,14 +108,6 @@ char *lf_kvindex_path(const char *out, const char *id)
     return path;
 }
 
-char *lf_kvindex_part_path(const char *out, const char *id, int writer)
-{
-    char *name = lf_kvindex_name(id), *path = lf_printf("%s/kv/%s.parts/r%04d.h5", out, name, writer);
-
-    free(name);
-    return path;
-}
-
 typedef struct named {
     char *name;
     const char *id;

@@ -20,7 +20,6 @@ int lf_kvindex_prepare(const char *out, lf_err *err);
  * Owned by the caller. */
 char *lf_kvindex_name(const char *id);
 char *lf_kvindex_path(const char *out, const char *id);               /* OUT/kv/<name>.h5 */
-char *lf_kvindex_part_path(const char *out, const char *id, int writer); /* OUT/kv/<name>.parts/rNNNN.h5 */
 
 /* No two of the ids may have one file name. */
 int lf_kvindex_check_names(int64_t n, const char *const *ids, lf_err *err);

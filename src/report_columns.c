@@ -7,7 +7,6 @@
 #define RUN(field) offsetof(lf_report, field)
 #define SUM(field) offsetof(lf_report, sum.field)
 #define RANK(field) offsetof(lf_report_rank, field)
-#define PHASE(p) offsetof(lf_report_rank, phase_s) + (p) * sizeof(double)
 #define SENT(c) offsetof(lf_report_rank, sent) + (c) * sizeof(int64_t)
 #define RECEIVED(c) offsetof(lf_report_rank, received) + (c) * sizeof(int64_t)
 #define ROW(field) offsetof(lf_row_shown, field)
@@ -54,8 +53,6 @@ const lf_column lf_report_columns[] = {
     { .key = NULL }
 };
 
-_Static_assert(LF_PHASES == 8, "a phase without a column");
-
 const lf_column lf_rank_columns[] = {
     { "rank", LF_COLUMN_INT, 0, RANK(rank) },
     { "host", LF_COLUMN_CHARS, 0, RANK(host) },
@@ -63,14 +60,7 @@ const lf_column lf_rank_columns[] = {
     { "prompts_taken", LF_COLUMN_INT, 0, RANK(prompts) },
     { "tokens_taken", LF_COLUMN_INT, 0, RANK(tokens) },
     { "busy_s", LF_COLUMN_REAL, 6, RANK(compute_s) },
-    { "projections_s", LF_COLUMN_REAL, 6, PHASE(LF_PHASE_PROJECTIONS) },
-    { "indexer_s", LF_COLUMN_REAL, 6, PHASE(LF_PHASE_INDEXER) },
-    { "attention_s", LF_COLUMN_REAL, 6, PHASE(LF_PHASE_ATTENTION) },
-    { "moe_s", LF_COLUMN_REAL, 6, PHASE(LF_PHASE_MOE) },
-    { "mhc_s", LF_COLUMN_REAL, 6, PHASE(LF_PHASE_MHC) },
-    { "head_s", LF_COLUMN_REAL, 6, PHASE(LF_PHASE_HEAD) },
-    { "communication_s", LF_COLUMN_REAL, 6, PHASE(LF_PHASE_COMMUNICATION) },
-    { "write_wait_s", LF_COLUMN_REAL, 6, PHASE(LF_PHASE_WRITE_WAIT) },
+    LF_PHASE_COLUMNS(RANK(phase_s)),
     { "world_bytes_sent", LF_COLUMN_INT, 0, SENT(LF_COMM_WORLD) },
     { "world_bytes_received", LF_COLUMN_INT, 0, RECEIVED(LF_COMM_WORLD) },
     { "dp_bytes_sent", LF_COLUMN_INT, 0, SENT(LF_COMM_DP) },

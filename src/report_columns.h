@@ -25,6 +25,16 @@ typedef struct lf_column {
     size_t at;
 } lf_column;
 
+/* The seconds of each phase, double [LF_PHASES] at `at`. */
+#define LF_PHASE_COLUMN(key, phase, at) { key, LF_COLUMN_REAL, 6, (at) + (phase) * sizeof(double) }
+#define LF_PHASE_COLUMNS(at)                                                                                         \
+    LF_PHASE_COLUMN("projections_s", LF_PHASE_PROJECTIONS, at), LF_PHASE_COLUMN("indexer_s", LF_PHASE_INDEXER, at),  \
+    LF_PHASE_COLUMN("attention_s", LF_PHASE_ATTENTION, at), LF_PHASE_COLUMN("moe_s", LF_PHASE_MOE, at),              \
+    LF_PHASE_COLUMN("mhc_s", LF_PHASE_MHC, at), LF_PHASE_COLUMN("head_s", LF_PHASE_HEAD, at),                        \
+    LF_PHASE_COLUMN("communication_s", LF_PHASE_COMMUNICATION, at),                                                  \
+    LF_PHASE_COLUMN("write_wait_s", LF_PHASE_WRITE_WAIT, at)
+_Static_assert(LF_PHASES == 8, "a phase without a column");
+
 extern const lf_column lf_report_columns[];             /* of lf_report; all tables end with a NULL key */
 extern const lf_column lf_rank_columns[];               /* of lf_report_rank */
 extern const lf_column lf_row_columns[];                /* of lf_row_shown */

@@ -1,23 +1,8 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
 # `longfill bench` with one rank and with two: the table's arithmetic, the same numbers in every form, what is refused.
-set -u
-longfill=${LONGFILL:-./longfill}
-tiny=${srcdir:-.}/../data/tiny
-dir=$(mktemp -d)
-trap 'rm -rf "$dir"' EXIT
-count=0 failed=0
-
-result() {                                   # result STATUS WHAT
-    count=$((count + 1))
-    if [ "$1" -eq 0 ]; then
-        echo "ok $count - $2"
-    else
-        failed=$((failed + 1))
-        echo "not ok $count - $2"
-        head -c 3000 "$dir/err" | sed 's/^/# /'
-    fi
-}
+. "${srcdir:-.}/tap.sh"
+tiny=$data/tiny
 
 bench() {                                    # bench RANKS ARGUMENT...
     ranks=$1
@@ -25,7 +10,7 @@ bench() {                                    # bench RANKS ARGUMENT...
     if [ "$ranks" -eq 1 ]; then
         "$longfill" bench -m "$tiny" --device cpu "$@" >"$dir/out" 2>"$dir/err"
     else
-        $MPI_RUN -n "$ranks" "$longfill" bench -m "$tiny" --device cpu "$@" >"$dir/out" 2>"$dir/err"
+        $mpi -n "$ranks" "$longfill" bench -m "$tiny" --device cpu "$@" >"$dir/out" 2>"$dir/err"
     fi
     code=$?
 }
@@ -126,5 +111,4 @@ result $? "without weights: refused, naming --weights dummy"
     [ "$(ls "$dir/m")" = config.json ]
 result $? "with it config.json is enough, and nothing is left behind"
 
-echo "1..$count"
-[ $failed -eq 0 ]
+results

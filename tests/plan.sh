@@ -2,23 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # `longfill plan`: what it predicts is what a run takes, over grids, lengths, numerics, modes, real and made-up weights;
 # which grids fit, and which is recommended.
-set -u
-longfill=${LONGFILL:-./longfill}
-tiny=${srcdir:-.}/../data/tiny
-dir=$(mktemp -d)
-trap 'rm -rf "$dir"' EXIT
-count=0 failed=0
-
-result() {                                   # result STATUS WHAT
-    count=$((count + 1))
-    if [ "$1" -eq 0 ]; then
-        echo "ok $count - $2"
-    else
-        failed=$((failed + 1))
-        echo "not ok $count - $2"
-        head -c 3000 "$dir/err" | sed 's/^/# /'
-    fi
-}
+. "${srcdir:-.}/tap.sh"
+tiny=$data/tiny
 
 planned() {                                  # planned MODEL GRID LENGTH ARGUMENT...: device_bytes of the CPU
     "$longfill" plan --json --device cpu -m "$1" --grid "$2" -l "$3" $4 2>"$dir/err" |
@@ -28,7 +13,7 @@ planned() {                                  # planned MODEL GRID LENGTH ARGUMEN
 # same MODEL RANKS GRID LENGTH WEIGHTS ARGUMENTS: a run's peak and its plan within 5 %
 same() {
     want=$(planned "$1" "$3" "$4" "$6")
-    got=$($MPI_RUN -n "$2" "$longfill" bench -m "$1" --device cpu --weights "$5" --repeat 1 --format csv --grids "$3" \
+    got=$($mpi -n "$2" "$longfill" bench -m "$1" --device cpu --weights "$5" --repeat 1 --format csv --grids "$3" \
         --lengths "$4" $6 2>"$dir/err" | awk -F, 'NR == 2 { print $NF }')
     awk -v a="${got:-0}" -v b="${want:-0}" 'BEGIN { exit !(a > 0 && b > 0 && a <= 1.05 * b && b <= 1.05 * a) }'
     result $? "$3, $4 tokens, $5 weights $6: a run takes ${got:-none}, planned ${want:-none}"
@@ -98,5 +83,4 @@ flash --grid 1x2x1 --ranks 2
 [ $? -eq 2 ] && grep -q "exclude each other" "$dir/err"
 result $? "--grid and --ranks exclude each other"
 
-echo "1..$count"
-[ $failed -eq 0 ]
+results

@@ -2,31 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 # `longfill prefill` from prompts to files on a model that synth makes: ranks, resuming, stopping early, what is stored,
 # exit codes.  That the numbers are right is for other tests; here they have to be the same whatever the run looks like.
-set -u
-longfill=${LONGFILL:-./longfill}
-mpi=${MPI_RUN:-sh ${srcdir:-.}/mpi-run}
-dir=$(mktemp -d)
-trap 'rm -rf "$dir"' EXIT
-count=0 failed=0
+. "${srcdir:-.}/tap.sh"
 OMP_NUM_THREADS=${OMP_NUM_THREADS:-1}
 export OMP_NUM_THREADS
-
-result() {                                   # result STATUS WHAT
-    count=$((count + 1))
-    if [ "$1" -eq 0 ]; then
-        echo "ok $count - $2"
-    else
-        failed=$((failed + 1))
-        echo "not ok $count - $2"
-        echo "# exit $code"
-        sed 's/^/# /' "$dir/err" "$dir/out" | head -60
-    fi
-}
-
-skip() {
-    count=$((count + 1))
-    echo "ok $count - $1 # SKIP $2"
-}
 
 prefill() {                                  # prefill RANKS OUT ARGUMENT...
     ranks=$1 out=$dir/$2
@@ -351,5 +329,4 @@ prefill 1 failing -i "$dir/prompts" --logits all
 [ $code -eq 0 ] && [ "$(files)" -eq 7 ]
 result $? "with room the same command does what failed"
 
-echo "1..$count"
-[ $failed -eq 0 ]
+results

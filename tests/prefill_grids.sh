@@ -2,25 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # `longfill prefill` on grids: the files of several ranks to a prompt say what those of one rank do; what fails on one
 # rank fails that prompt for all and leaves nothing behind; a rank that dies ends the job.
-set -u
-longfill=${LONGFILL:-./longfill}
-mpi=${MPI_RUN:-sh ${srcdir:-.}/mpi-run}
-model=${srcdir:-.}/../data/tiny
-dir=$(mktemp -d)
-trap 'rm -rf "$dir"' EXIT
-count=0 failed=0
-
-result() {                                   # result STATUS WHAT
-    count=$((count + 1))
-    if [ "$1" -eq 0 ]; then
-        echo "ok $count - $2"
-    else
-        failed=$((failed + 1))
-        echo "not ok $count - $2"
-        echo "# exit $code"
-        sed 's/^/# /' "$dir/err" "$dir/out" | head -40
-    fi
-}
+. "${srcdir:-.}/tap.sh"
+model=$data/tiny
 
 prefill() {                                  # prefill RANKS OUT ARGUMENT...
     ranks=$1 out=$dir/$2
@@ -204,5 +187,4 @@ prefill 2 killed -i "$dir/long" --pcp 2
 [ $code -eq 0 ] && [ "$(files)" -eq 1 ] && [ "$(leftovers)" = 0 ] && verified
 result $? "the same command does the prompt and leaves nothing of the other run"
 
-echo "1..$count"
-[ $failed -eq 0 ]
+results

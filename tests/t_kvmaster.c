@@ -238,7 +238,8 @@ static void resumed(void)
         TAP_CHECK(0, "prepared: %s", err.text);
         return;
     }
-    char *path = lf_kvindex_path(x.dir, x.meta.custom_id), *one = lf_kvindex_part_path(x.dir, x.meta.custom_id, 1);
+    char *path = lf_kvindex_path(x.dir, x.meta.custom_id);
+    char *parts = lf_kvmaster_directory(path), *one = lf_printf("%s/r0001.h5", parts);
     uint32_t *ids = lf_alloc(4 * 300);
     for (int i = 0; i < 300; i++)
         ids[i] = fixture_token(&x.meta, i);
@@ -264,6 +265,7 @@ static void resumed(void)
     free(ids);
     free(path);
     free(one);
+    free(parts);
     unlink(master);
     lf_kvmaster_sweep(master, LF_SWEEP_ALL);
     path = lf_printf("%s/kv", x.dir);

@@ -2,22 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # The command line as a user meets it: exit codes, one line for an error, nothing on standard output with it; and
 # `longfill plan` against the sizes of the files.
-set -u
-longfill=${LONGFILL:-./longfill}
-dir=$(mktemp -d)
-trap 'rm -rf "$dir"' EXIT
-count=0 failed=0
-
-result() {                                   # result STATUS WHAT
-    count=$((count + 1))
-    if [ "$1" -eq 0 ]; then
-        echo "ok $count - $2"
-    else
-        failed=$((failed + 1))
-        echo "not ok $count - $2"
-        sed 's/^/# /' "$dir/out" "$dir/err"
-    fi
-}
+. "${srcdir:-.}/tap.sh"
 
 run() {
     "$longfill" "$@" >"$dir/out" 2>"$dir/err"
@@ -91,5 +76,4 @@ result $? "plan takes the length"
 printed "for each token more" plan -m "$dir/nano"
 refused 1 "positions" plan -m "$dir/nano" -l 4g
 
-echo "1..$count"
-[ $failed -eq 0 ]
+results

@@ -1,25 +1,8 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
 # `longfill verify --deep`: the model gives the rows that a file has; rows that were changed, checksums and all, are found.
-set -u
-longfill=${LONGFILL:-./longfill}
-mpi=${MPI_RUN:-sh ${srcdir:-.}/mpi-run}
-model=${srcdir:-.}/../data/tiny
-dir=$(mktemp -d)
-trap 'rm -rf "$dir"' EXIT
-count=0 failed=0
-
-result() {                                   # result STATUS WHAT
-    count=$((count + 1))
-    if [ "$1" -eq 0 ]; then
-        echo "ok $count - $2"
-    else
-        failed=$((failed + 1))
-        echo "not ok $count - $2"
-        echo "# exit $code"
-        sed 's/^/# /' "$dir/out" "$dir/err"
-    fi
-}
+. "${srcdir:-.}/tap.sh"
+model=$data/tiny
 
 deep() {                                     # deep MODEL ARGUMENT...
     m=$1
@@ -89,5 +72,4 @@ deep "$model" "$dir/none.h5"
 [ $code -eq 1 ] && grep -q "FAILED: cannot open" "$dir/out"
 result $? "a file that is not there"
 
-echo "1..$count"
-[ $failed -eq 0 ]
+results
