@@ -14,22 +14,14 @@ static int folds(const lf_weight *w)
 {
     const lf_cuda_extra *x = (const lf_cuda_extra *)w->extra;
 
-    return w->dtype == LF_I8 && x && x->folds && w->rows == w->all_rows && w->cols == w->all_cols;
+    return x && x->folds;
 }
 
-/* 128 | inter: then w1 and w3 stand one above the other without a block of both. */
 lf_expert_way lf_cuda_expert_way(const lf_cuda *c, const lf_experts *e, int expert)
 {
     const lf_weight *w1 = &e->w1[expert], *w2 = &e->w2[expert], *w3 = &e->w3[expert];
 
-    if (c->dev.numerics != LF_RELEASED)
-        return LF_EXPERT_PLAIN;
-    if (lf_cuda_fp8_fits(w1) && lf_cuda_fp8_fits(w2) && lf_cuda_fp8_fits(w3))
-        return LF_EXPERT_STORED;
-    if (folds(w1) && folds(w2) && folds(w3) && w1->rows % 128 == 0 && w1->cols % 16 == 0 &&
-        w1->cols >= 128)
-        return LF_EXPERT_FOLDED;
-    return LF_EXPERT_PLAIN;
+    return lf_cuda_expert_way_of(c->dev.numerics, w1, w2, w3, folds(w1) && folds(w2) && folds(w3));
 }
 
 void lf_cuda_bank_free(lf_cuda *c)
@@ -49,9 +41,8 @@ static int make_room(lf_cuda *c, lf_cuda_bank *b, const lf_experts *e)
     b->experts = e->experts;
     b->hidden = e->w1[0].cols;
     b->inter = e->w1[0].rows;
-    b->code_step = 3 * b->hidden * b->inter;
-    b->scale_step = 2 * b->inter / 128 * lf_bank_scale_ld(b->hidden) +
-                    lf_ceil_div(b->hidden, 128) * lf_bank_scale_ld(b->inter);
+    b->code_step = lf_cuda_bank_codes(b->hidden, b->inter);
+    b->scale_step = lf_cuda_bank_scales(b->hidden, b->inter);
     b->code = (uint8_t *)lf_cuda_scratch(c, LF_SCRATCH_MOE_BANK, (size_t)(b->code_step * b->experts));
     b->scale = (float *)lf_cuda_scratch(c, LF_SCRATCH_MOE_BANK_SCALE,
                                         sizeof(float) * (size_t)(b->scale_step * b->experts));
@@ -62,7 +53,7 @@ static int make_room(lf_cuda *c, lf_cuda_bank *b, const lf_experts *e)
 static int fill(lf_cuda *c, lf_cuda_bank *b, const lf_experts *e)
 {
     int *misfit = (int *)lf_cuda_scratch(c, LF_SCRATCH_A, sizeof *misfit), plain = 0;
-    int64_t ld1 = lf_bank_scale_ld(b->hidden), ld2 = lf_bank_scale_ld(b->inter);
+    int64_t ld1 = lf_cuda_scale_ld(b->hidden), ld2 = lf_cuda_scale_ld(b->inter);
 
     if (!misfit)
         return -1;

@@ -7,10 +7,7 @@
 
 #include "cuda.cuh"
 
-/* How an expert is multiplied with: plain through gemm; both other ways as fp8 with block scales, from the weights as
- * they are stored (e4m3) or from the bank (packed e2m1 that folds). */
-typedef enum lf_expert_way { LF_EXPERT_PLAIN, LF_EXPERT_STORED, LF_EXPERT_FOLDED } lf_expert_way;
-
+/* How an expert is multiplied with. */
 lf_expert_way lf_cuda_expert_way(const lf_cuda *c, const lf_experts *e, int expert);
 
 struct lf_cuda_bank {
@@ -25,11 +22,6 @@ struct lf_cuda_bank {
  * layer's on another stream takes a second one and an event. */
 const lf_cuda_bank *lf_cuda_bank_of(lf_cuda *c, const lf_experts *e);
 
-static inline int64_t lf_bank_scale_ld(int64_t cols)
-{
-    return lf_round_up(lf_ceil_div(cols, 128), 4);
-}
-
 static inline const uint8_t *lf_bank_code(const lf_cuda_bank *b, int expert, int second)
 {
     return b->code + expert * b->code_step + (second ? 2 * b->inter * b->hidden : 0);
@@ -37,7 +29,7 @@ static inline const uint8_t *lf_bank_code(const lf_cuda_bank *b, int expert, int
 
 static inline const float *lf_bank_scale(const lf_cuda_bank *b, int expert, int second)
 {
-    return b->scale + expert * b->scale_step + (second ? 2 * b->inter / 128 * lf_bank_scale_ld(b->hidden) : 0);
+    return b->scale + expert * b->scale_step + (second ? 2 * b->inter / 128 * lf_cuda_scale_ld(b->hidden) : 0);
 }
 
 #endif

@@ -16,6 +16,7 @@
 
 extern "C" {
 #include "dev.h"
+#include "dev_cuda_plan.h"
 }
 #include "dev_cuda.h"
 
@@ -23,18 +24,6 @@ extern "C" {
 #include <cuda_bf16.h>
 #include <cuda_fp8.h>
 #include <cuda_runtime.h>
-
-/* ---- scratch: device memory of an operation while it runs.  Grows, is kept; contents undefined.  Slots A to H are for
- * the operations that call no other; the rest belong to who they are named after. ---- */
-typedef enum lf_cuda_slot {
-    LF_SCRATCH_A, LF_SCRATCH_B, LF_SCRATCH_C, LF_SCRATCH_D, LF_SCRATCH_E, LF_SCRATCH_F, LF_SCRATCH_G, LF_SCRATCH_H,
-    LF_SCRATCH_GEMM_X, LF_SCRATCH_GEMM_X_SCALE, LF_SCRATCH_GEMM_W, LF_SCRATCH_GEMM_W_SCALE, LF_SCRATCH_GEMM_OUT,
-    LF_SCRATCH_GEMM_PARTS,
-    LF_SCRATCH_ROUTE,
-    LF_SCRATCH_MOE_TABLE, LF_SCRATCH_MOE_X, LF_SCRATCH_MOE_X_SCALE, LF_SCRATCH_MOE_GU, LF_SCRATCH_MOE_H,
-    LF_SCRATCH_MOE_H_SCALE, LF_SCRATCH_MOE_OUT, LF_SCRATCH_MOE_BANK, LF_SCRATCH_MOE_BANK_SCALE,
-    LF_SCRATCH_SLOTS
-} lf_cuda_slot;
 
 typedef struct lf_cuda_area {
     void *p;
@@ -67,6 +56,7 @@ typedef struct lf_cuda {
     cudaEvent_t end;                       /* of the stream, when sync waits for it */
     cublasLtHandle_t blas;
     lf_cuda_area scratch[LF_SCRATCH_SLOTS];
+    int reserved;                          /* scratch has been reserved: growing it is told by -v */
     lf_cuda_stage stage[LF_STAGES];
     int next_stage;
     lf_cuda_held *held;
@@ -88,7 +78,7 @@ static inline lf_cuda *lf_cuda_of(lf_dev *d)
     return (lf_cuda *)(void *)d;
 }
 
-/* NULL when there is no memory (recorded): return then. */
+/* Memory of an operation while it runs (dev_cuda_plan.h).  NULL when there is none (recorded): return then. */
 void *lf_cuda_scratch(lf_cuda *c, lf_cuda_slot slot, size_t bytes);
 
 int lf_cuda_memory_open(lf_cuda *c, lf_err *err);      /* pinned pieces */
@@ -178,9 +168,7 @@ typedef struct lf_cuda_product {
 
 void lf_cuda_multiply(lf_cuda *c, const lf_cuda_product *p);           /* product.cu */
 
-/* gemm.cu: whether a slice of a weight can be the w of an fp8 product as it is stored, and its scales in that form
- * (NULL: recorded). */
-int lf_cuda_fp8_fits(const lf_weight *w);
+/* gemm.cu: the scales of a weight that fits fp8 products, in the form that they take (NULL: recorded). */
 const float *lf_cuda_fp8_scale(lf_cuda *c, const lf_weight *w);
 int lf_cuda_plans_open(lf_cuda *c, lf_err *err);
 void lf_cuda_plans_free(lf_cuda *c);
@@ -202,6 +190,9 @@ void lf_cuda_gather(lf_dev *d, void *dst, const void *src, const int32_t *idx, i
 void lf_cuda_fill(lf_dev *d, void *dst, int byte, size_t bytes);
 int lf_cuda_weight(lf_dev *d, lf_weight *w, const void *data, size_t bytes, const void *scale, size_t scale_bytes,
                    lf_err *err);
+int lf_cuda_expect(lf_dev *d, int64_t bytes, lf_err *err);
+int lf_cuda_reserve(lf_dev *d, const lf_dev_load *load, lf_err *err);
+int64_t lf_cuda_left(lf_dev *d);
 int lf_cuda_made_up(lf_dev *d, lf_weight *w, const lf_inventory_item *item, lf_storage store, uint64_t seed, lf_err *err);
 void lf_cuda_stamp(lf_dev *d, double *to);
 void lf_cuda_gemm(lf_dev *d, const lf_gemm *g);

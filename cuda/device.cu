@@ -138,6 +138,7 @@ static const lf_dev_ops cuda_ops = {
     .take = lf_cuda_take, .give = lf_cuda_give, .put = lf_cuda_put, .get = lf_cuda_get, .copy = lf_cuda_copy,
     .copy_rows = lf_cuda_copy_rows, .gather = lf_cuda_gather, .fill = lf_cuda_fill, .sync = cuda_sync,
     .stamp = lf_cuda_stamp, .at = cuda_at,
+    .expect = lf_cuda_expect, .reserve = lf_cuda_reserve, .left = lf_cuda_left,
     .weight = lf_cuda_weight, .made_up = lf_cuda_made_up, .gemm = lf_cuda_gemm, .embed = lf_cuda_embed,
     .hc_pre = lf_cuda_hc_pre, .hc_post = lf_cuda_hc_post, .hc_head = lf_cuda_hc_head,
     .norm = lf_cuda_norm, .query = lf_cuda_query, .rotate = lf_cuda_rotate, .window = lf_cuda_window,

@@ -15,14 +15,14 @@ extern "C" {
 
 #include <stdlib.h>
 
-enum { BATCH_ROWS = 65536, PLAIN_ROWS = 8192 };
-
 /* Pairs p0 .. p0+n-1, all of one expert, in rows at .. of the batch. */
 typedef struct segment {
     int64_t at, p0, n;
     int expert;
     lf_expert_way way;
 } segment;
+
+static_assert(sizeof(segment) == LF_CUDA_SEGMENT, "dev_cuda_plan.h has another size");
 
 typedef struct batch {
     lf_cuda *c;
@@ -157,8 +157,8 @@ static void plain_pairs(lf_cuda *c, const lf_experts *e, int expert, int64_t p0,
 
 static void plain_expert(lf_cuda *c, const lf_experts *e, int expert, int64_t p0, int64_t n)
 {
-    for (int64_t at = 0; at < n; at += PLAIN_ROWS)
-        plain_pairs(c, e, expert, p0 + at, lf_min(PLAIN_ROWS, n - at));
+    for (int64_t at = 0; at < n; at += LF_CUDA_EXPERT_PLAIN)
+        plain_pairs(c, e, expert, p0 + at, lf_min(LF_CUDA_EXPERT_PLAIN, n - at));
 }
 
 /* ---- fp8 ---- */
@@ -299,13 +299,16 @@ void lf_cuda_experts(lf_dev *d, const lf_experts *e)
     b.hidden = e->w1[0].cols;
     b.inter = e->w1[0].rows;
     b.pairs = e->first[e->experts];
-    b.seg = (segment *)lf_alloc(sizeof *b.seg * (size_t)e->experts);
+    int most = e->experts + 4;             /* of segments: an expert's, and four that end the pairs may be in two */
+    b.seg = (segment *)lf_alloc(sizeof *b.seg * (size_t)most);
     for (int x = 0; x < e->experts && !c->failed; x++) {
         lf_expert_way way = lf_cuda_expert_way(c, e, x);
         tell(c, way);
         for (int64_t p = e->first[x], n; p < e->first[x + 1]; p += n) {
-            n = lf_min(e->first[x + 1] - p, BATCH_ROWS);
-            if (b.segs == e->experts || b.rows + padded(n) > BATCH_ROWS)
+            n = lf_min(e->first[x + 1] - p, LF_CUDA_EXPERT_ROWS);
+            if (way != LF_EXPERT_PLAIN && p + padded(n) > b.pairs && n > 4)       /* so few rows need a buffer */
+                n = n / 4 * 4;
+            if (b.segs == most || b.rows + padded(n) > LF_CUDA_EXPERT_ROWS)
                 batch_run(&b);
             batch_add(&b, x, way, p, n);
         }

@@ -10,26 +10,13 @@
  */
 #include "fp8.cuh"
 
-enum { STRIP = 8192 };                     /* rows of a weight that are expanded at a time */
-
-static int is_quantised(const lf_weight *w)
-{
-    return w->dtype == LF_E4M3 || w->dtype == LF_I8;
-}
-
-int lf_cuda_fp8_fits(const lf_weight *w)
-{
-    return w->dtype == LF_E4M3 && w->row0 % 128 == 0 && w->col0 % 128 == 0 && w->rows % 8 == 0 && w->cols % 16 == 0 &&
-           w->all_cols % 16 == 0 && w->rows >= 128 && w->cols >= 128;
-}
-
 const float *lf_cuda_fp8_scale(lf_cuda *c, const lf_weight *w)
 {
     const lf_cuda_extra *x = (const lf_cuda_extra *)w->extra;
-    int64_t rows = lf_ceil_div(w->rows, 128), cols = lf_ceil_div(w->cols, 128), ld = lf_round_up(cols, 4);
+    int64_t rows = lf_ceil_div(w->rows, 128), cols = lf_ceil_div(w->cols, 128), ld = lf_cuda_scale_ld(w->cols);
     const float *from = x->scale + w->row0 / 128 * x->scale_ld + w->col0 / 128;
 
-    if (w->col0 == 0 && ld == x->scale_ld)
+    if (lf_cuda_scales_fit(w))
         return from;
     size_t bytes = sizeof(float) * (size_t)(rows * ld);
     float *table = (float *)lf_cuda_scratch(c, LF_SCRATCH_GEMM_W_SCALE, bytes);
@@ -39,11 +26,6 @@ const float *lf_cuda_fp8_scale(lf_cuda *c, const lf_weight *w)
     lf_cuda_copy_rows(&c->dev, table, sizeof(float) * (size_t)ld, from, sizeof(float) * (size_t)x->scale_ld,
                       sizeof(float) * (size_t)cols, rows);
     return table;
-}
-
-static int aligned(const void *p, int64_t ld, size_t element)
-{
-    return (uintptr_t)p % 16 == 0 && (size_t)ld * element % 16 == 0;
 }
 
 /* ---- kernels ---- */
@@ -122,7 +104,7 @@ static void fp8_rows(lf_cuda *c, const lf_gemm *g, int64_t row0, int64_t m, void
 static void gemm_fp8(lf_cuda *c, const lf_gemm *g)
 {
     size_t element = g->kind == LF_OUT_F32 ? 4 : 2, row = element * (size_t)g->w->rows;
-    int direct = aligned(g->out, g->ldo, element);
+    int direct = lf_cuda_aligned(g->out, g->ldo, element);
     int64_t main = direct ? g->m / 4 * 4 : 0, rest = g->m - main;      /* no padding into the caller's memory */
 
     if (main)
@@ -148,22 +130,20 @@ static void convert_rows(lf_cuda *c, To *out, int64_t ldo, const From *x, int64_
 }
 
 /* The input in the product's precision, its columns a multiple of 8.  -1: recorded. */
-static int make_input(lf_cuda *c, const lf_gemm *g, lf_cuda_product *p)
+static int make_input(lf_cuda *c, const lf_gemm *g, const lf_gemm_form *f, lf_cuda_product *p)
 {
-    size_t element = p->precision == LF_CUDA_F32 ? 4 : 2;
     int64_t k = g->w->cols;
-    int quantise = c->dev.numerics == LF_RELEASED && !g->plain && is_quantised(g->w);
 
     p->x = g->x;
     p->ldx = g->ldx;
-    if (!quantise && element == c->dev.act_bytes && k % 8 == 0 && aligned(g->x, g->ldx, element))
+    if (f->direct_x)
         return 0;
-    void *x = lf_cuda_scratch(c, LF_SCRATCH_GEMM_X, element * (size_t)(g->m * p->k));
+    void *x = lf_cuda_scratch(c, LF_SCRATCH_GEMM_X, f->element * (size_t)(g->m * p->k));
     p->x = x;
     p->ldx = p->k;
     if (!x)
         return -1;
-    if (quantise) {
+    if (f->quantise) {
         requantise<<<dim3(lf_blocks(g->m, 8), lf_blocks(p->k, 128)), 256, 0, c->stream>>>(
             (__nv_bfloat16 *)x, p->k, lf_ptr<__nv_bfloat16>(g->x), g->ldx, g->m, k);
         return LF_LAUNCHED(c, "requantise");
@@ -178,26 +158,25 @@ static int make_input(lf_cuda *c, const lf_gemm *g, lf_cuda_product *p)
 }
 
 /* All rows of a weight that is stored as the product wants it; otherwise strip by strip. */
-static void multiply(lf_cuda *c, const lf_weight *w, lf_cuda_product *p)
+static void multiply(lf_cuda *c, const lf_weight *w, const lf_gemm_form *f, lf_cuda_product *p)
 {
-    size_t element = p->precision == LF_CUDA_F32 ? 4 : 2, out_element = p->f32_out ? 4 : 2;
-    const uint8_t *stored = w->data + (int64_t)element * (w->row0 * w->all_cols + w->col0);
+    size_t element = f->element, out_element = f->have;
     char *out = (char *)p->out;
 
     p->ldw = w->all_cols;
-    p->w = stored;
+    p->w = w->data + (int64_t)element * (w->row0 * w->all_cols + w->col0);
     p->n = w->rows;
-    if (w->dtype == (element == 4 ? LF_F32 : LF_BF16) && w->cols % 8 == 0 && aligned(stored, w->all_cols, element)) {
+    if (f->direct_w) {
         lf_cuda_multiply(c, p);
         return;
     }
-    void *part = lf_cuda_scratch(c, LF_SCRATCH_GEMM_W, element * (size_t)(lf_min(STRIP, w->rows) * p->k));
+    void *part = lf_cuda_scratch(c, LF_SCRATCH_GEMM_W, element * (size_t)(lf_min(LF_CUDA_STRIP, w->rows) * p->k));
     if (!part)
         return;
     p->w = part;
     p->ldw = p->k;
-    for (int64_t r = 0; r < w->rows; r += STRIP) {
-        p->n = lf_min(STRIP, w->rows - r);
+    for (int64_t r = 0; r < w->rows; r += LF_CUDA_STRIP) {
+        p->n = lf_min(LF_CUDA_STRIP, w->rows - r);
         p->out = out + out_element * (size_t)r;
         if (element == 4)
             lf_cuda_expand(c, w, r, p->n, (float *)part, p->k);
@@ -210,27 +189,25 @@ static void multiply(lf_cuda *c, const lf_weight *w, lf_cuda_product *p)
 static void gemm_plain(lf_cuda *c, const lf_gemm *g)
 {
     int64_t n = g->w->rows;
-    int f32_in = c->dev.act_bytes == 4 || g->w->dtype == LF_F32;
-    size_t want = g->kind == LF_OUT_F32 ? 4 : c->dev.act_bytes, have = f32_in || want == 4 ? 4 : 2;
-    lf_cuda_product p = { f32_in ? LF_CUDA_F32 : LF_CUDA_BF16, have == 4 };
+    lf_gemm_form f;
 
+    lf_cuda_gemm_form(&f, &c->dev, g);
+    lf_cuda_product p = { f.element == 4 ? LF_CUDA_F32 : LF_CUDA_BF16, f.have == 4 };
     p.m = g->m;
-    p.k = lf_round_up(g->w->cols, 8);
+    p.k = f.k;
     p.out = g->out;
-    p.ldo = g->ldo;
-    int direct = have == want && aligned(g->out, g->ldo, want);
-    if (!direct) {
-        p.ldo = lf_round_up(n, 8);
-        p.out = lf_cuda_scratch(c, LF_SCRATCH_GEMM_OUT, have * (size_t)(g->m * p.ldo));
-    }
+    p.ldo = f.ldo;
+    if (!f.direct_out)
+        p.out = lf_cuda_scratch(c, LF_SCRATCH_GEMM_OUT, f.have * (size_t)(g->m * p.ldo));
     void *made = p.out;
-    if (!made || make_input(c, g, &p))
+    if (!made || make_input(c, g, &f, &p))
         return;
-    multiply(c, g->w, &p);
-    if (direct)
+    multiply(c, g->w, &f, &p);
+    if (f.direct_out)
         return;
-    if (have == want)
-        lf_cuda_copy_rows(&c->dev, g->out, want * (size_t)g->ldo, made, want * (size_t)p.ldo, want * (size_t)n, g->m);
+    if (f.have == f.want)
+        lf_cuda_copy_rows(&c->dev, g->out, f.want * (size_t)g->ldo, made, f.want * (size_t)p.ldo, f.want * (size_t)n,
+                          g->m);
     else
         convert_rows(c, (__nv_bfloat16 *)g->out, g->ldo, (const float *)made, p.ldo, g->m, n, n);
 }
@@ -263,10 +240,7 @@ static void sum_parts(lf_cuda *c, const lf_gemm *g, int lo, int hi, float *out, 
 static void gemm_parts(lf_cuda *c, const lf_gemm *g)
 {
     int64_t ld = lf_round_up(g->w->rows, 8);
-    int levels = 1;
-
-    while (1 << (levels - 1) < g->parts)
-        levels++;
+    int levels = lf_cuda_gemm_levels(g->parts);
     float *sum = (float *)lf_cuda_scratch(c, LF_SCRATCH_GEMM_PARTS, sizeof(float) * (size_t)(levels * g->m * ld));
     if (!sum)
         return;
@@ -281,12 +255,16 @@ void lf_cuda_gemm(lf_dev *d, const lf_gemm *g)
 
     if (g->m == 0 || g->w->rows == 0)
         return;
-    if (d->numerics == LF_RELEASED && !g->plain && lf_cuda_fp8_fits(g->w))
+    switch (lf_cuda_gemm_way(d, g)) {
+    case LF_GEMM_FP8:
         gemm_fp8(c, g);
-    else if (g->parts > 1 && d->act_bytes == 4 && g->w->cols % g->parts == 0)
-        gemm_parts(c, g);                  /* elsewhere sums are not byte-equal over tp anyway */
-    else
+        break;
+    case LF_GEMM_PARTS:
+        gemm_parts(c, g);
+        break;
+    default:
         gemm_plain(c, g);
+    }
 }
 
 /* ---- small ones ---- */

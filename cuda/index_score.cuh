@@ -53,7 +53,4 @@ static __device__ __forceinline__ float lf_relu(float x)       /* lets NaN throu
     return y;
 }
 
-/* Device memory that index_topk's scores take at most. */
-size_t lf_cuda_topk_scratch(int64_t queries, int64_t rows);
-
 #endif

@@ -8,11 +8,6 @@
 #include "index_score.cuh"
 #include "stream_select.cuh"
 
-enum {
-    SCORE_BYTES = 256 << 20,               /* of scores at a time, but one query's at least */
-    MOST_QUERIES = 1 << 16
-};
-
 struct choose_args {
     int32_t *sel;
     float *out;                            /* may be NULL */
@@ -101,14 +96,7 @@ static int64_t visible(const lf_topk *t, int64_t query)
 /* Queries of which `ld` scores each are held at a time. */
 static int64_t tile_of(int64_t queries, int64_t ld)
 {
-    return lf_max(1, lf_min(lf_min(queries, MOST_QUERIES), SCORE_BYTES / (4 * ld)));
-}
-
-size_t lf_cuda_topk_scratch(int64_t queries, int64_t rows)
-{
-    int64_t row = 4 * lf_round_up(lf_max(rows, 1), 4);
-
-    return (size_t)lf_max(row, lf_min(row * lf_min(queries, MOST_QUERIES), SCORE_BYTES));
+    return lf_max(1, lf_min(lf_min(queries, LF_CUDA_SCORE_QUERIES), LF_CUDA_SCORES / (4 * ld)));
 }
 
 void lf_cuda_index_topk(lf_dev *d, const lf_topk *t)

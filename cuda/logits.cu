@@ -4,7 +4,6 @@
  */
 #include "select.cuh"
 
-enum { IN_SHARED = 4096 };                 /* keys that are sorted in shared memory; more in scratch */
 
 struct put_key {
     uint64_t *key;
@@ -48,10 +47,11 @@ void lf_cuda_logits_topk(lf_dev *d, int32_t *ids, float *values, const float *lo
         return;
     while (n < lf_min(k, vocab))
         n *= 2;
-    if (n > IN_SHARED && !(room = (uint64_t *)lf_cuda_scratch(c, LF_SCRATCH_A, 8 * (size_t)(m * n))))
+    size_t scratch = lf_cuda_sort_scratch(m, vocab, k);
+    if (scratch && !(room = (uint64_t *)lf_cuda_scratch(c, LF_SCRATCH_A, scratch)))
         return;
     size_t shared = room ? 0 : 8 * (size_t)n;
-    if (LF_CUDA(c, cudaFuncSetAttribute(topk_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, 8 * IN_SHARED),
+    if (LF_CUDA(c, cudaFuncSetAttribute(topk_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, 8 * LF_CUDA_SORT),
                 "logits_topk: shared memory"))
         return;
     topk_kernel<<<(unsigned)m, LF_SELECT_THREADS, shared, c->stream>>>(ids, values, logits, vocab, k, room, n);

@@ -7,6 +7,10 @@
  */
 #include "cuda.cuh"
 
+extern "C" {
+#include "log.h"
+}
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -21,10 +25,9 @@ static void count_in(lf_cuda *c, size_t bytes)
 int lf_cuda_take(lf_dev *d, void **out, size_t bytes, const char *what, lf_err *err)
 {
     lf_cuda *c = lf_cuda_of(d);
-    size_t all = (bytes + 511) / 512 * 512, left = 0, total = 0;
+    size_t all = lf_max(LF_CUDA_GRAIN, lf_round_up((int64_t)bytes, LF_CUDA_GRAIN)), left = 0, total = 0;
     char a[24], b[24];
 
-    all = all ? all : 512;
     cudaError_t rc = cudaMalloc(out, all);
     if (rc != cudaSuccess) {
         *out = NULL;
@@ -62,17 +65,19 @@ void lf_cuda_give(lf_dev *d, void *p)
 void *lf_cuda_scratch(lf_cuda *c, lf_cuda_slot slot, size_t bytes)
 {
     lf_cuda_area *a = &c->scratch[slot];
-    size_t all = (bytes + 511) / 512 * 512;
+    size_t all = lf_max(LF_CUDA_GRAIN, lf_round_up((int64_t)bytes, LF_CUDA_GRAIN));
     char text[24];
 
     if (a->bytes >= all && a->p)
         return a->p;
+    if (c->reserved)
+        lf_verbose("GPU %d%s%s: scratch %d grows beyond what was planned, to %zu bytes", c->device,
+                   c->where[0] ? ", " : "", c->where, (int)slot, all);
     if (a->p) {                            /* kernels that use it may be under way: cudaFree waits for them */
         LF_CUDA(c, cudaFree(a->p), "growing scratch memory");
         c->dev.taken -= a->bytes;
         *a = lf_cuda_area();
     }
-    all = all ? all : 512;
     if (LF_CUDA(c, cudaMalloc(&a->p, all), "scratch memory")) {
         lf_cuda_fail(c, "%s of scratch memory could not be had", lf_human_bytes(text, (double)all));
         a->p = NULL;
@@ -81,6 +86,34 @@ void *lf_cuda_scratch(lf_cuda *c, lf_cuda_slot slot, size_t bytes)
     a->bytes = all;
     count_in(c, all);
     return a->p;
+}
+
+/* The bank is emptied by growing, so what it holds must not be believed. */
+int lf_cuda_reserve(lf_dev *d, const lf_dev_load *load, lf_err *err)
+{
+    lf_cuda *c = lf_cuda_of(d);
+    size_t slot[LF_SCRATCH_SLOTS];
+
+    lf_cuda_room(slot, d, load);
+    if (slot[LF_SCRATCH_MOE_BANK] > c->scratch[LF_SCRATCH_MOE_BANK].bytes ||
+        slot[LF_SCRATCH_MOE_BANK_SCALE] > c->scratch[LF_SCRATCH_MOE_BANK_SCALE].bytes)
+        lf_cuda_bank_forget(c);
+    c->reserved = 0;
+    for (int i = 0; i < LF_SCRATCH_SLOTS; i++)
+        if (slot[i] && !lf_cuda_scratch(c, (lf_cuda_slot)i, slot[i])) {
+            c->failed = 0;
+            return lf_fail(err, "%s", c->error.text);
+        }
+    c->reserved = 1;
+    return 0;
+}
+
+int64_t lf_cuda_left(lf_dev *d)
+{
+    lf_cuda *c = lf_cuda_of(d);
+    size_t left = 0, total = 0;
+
+    return LF_CUDA(c, cudaMemGetInfo(&left, &total), "free memory") ? -1 : (int64_t)left;
 }
 
 /* ---- staging ---- */

@@ -10,7 +10,7 @@
 #include "row.cuh"
 
 enum {
-    PIECE = 2048,                          /* columns of a piece */
+    PIECE = LF_CUDA_HC_PIECE,
     TOKENS = 8,                            /* of a warp */
     OUTS = 6,                              /* outputs of a warp */
     GROUPS = 2,                            /* of tokens in a block */
@@ -298,8 +298,7 @@ static void streams_to_row(lf_cuda *c, lf_act *y, float *mix, const lf_act *x, i
         lf_cuda_fail(c, "hc: a mixing weight of type %s with %d rows", lf_dtype_name(hc->fn.dtype), outs);
         return;
     }
-    float *part = (float *)lf_cuda_scratch(c, LF_SCRATCH_A,
-                                           sizeof(float) * (size_t)pieces * (size_t)m * (size_t)(outs + 1));
+    float *part = (float *)lf_cuda_scratch(c, LF_SCRATCH_A, lf_cuda_hc_scratch(m, hc->fn.cols, outs));
     if (!part)
         return;
     finish_args a = { part, hc->scale, hc->base, norm, mix, m, model->hidden, pieces, outs, model->hc, model->hc_iters,

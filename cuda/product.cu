@@ -10,7 +10,7 @@
 
 #include <stdlib.h>
 
-enum { PLAN_ROWS = 16384, PLAN_CHOICES = 16, WORKSPACE_BYTES = 32 << 20, POINTER_ALIGN = 16 };
+enum { PLAN_ROWS = 16384, PLAN_CHOICES = 16, POINTER_ALIGN = 16 };
 
 typedef struct plan {
     lf_cuda_precision precision;
@@ -28,7 +28,7 @@ struct lf_cuda_plans {
 int lf_cuda_plans_open(lf_cuda *c, lf_err *err)
 {
     c->plans = (lf_cuda_plans *)lf_alloc(sizeof *c->plans);
-    return lf_cuda_take(&c->dev, &c->plans->workspace, WORKSPACE_BYTES, "the workspace of products", err);
+    return lf_cuda_take(&c->dev, &c->plans->workspace, LF_CUDA_WORKSPACE, "the workspace of products", err);
 }
 
 void lf_cuda_plans_free(lf_cuda *c)
@@ -75,7 +75,7 @@ static cublasStatus_t describe(layout *l, const lf_cuda_product *p, const void *
 
 static cublasStatus_t preferences(cublasLtMatmulPreferenceOpaque_t *pref)
 {
-    uint64_t bytes = WORKSPACE_BYTES;
+    uint64_t bytes = LF_CUDA_WORKSPACE;
     uint32_t none = CUBLASLT_REDUCTION_SCHEME_NONE, align = POINTER_ALIGN;
     cublasLtMatmulPreferenceAttributes_t sides[4] = {
         CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
@@ -177,7 +177,7 @@ void lf_cuda_multiply(lf_cuda *c, const lf_cuda_product *p)
     cublasStatus_t rc = describe(&l, p, c->plans->workspace);
     if (rc == CUBLAS_STATUS_SUCCESS)
         rc = cublasLtMatmul(c->blas, &l.op, &one, p->w, &l.w, p->x, &l.x, &zero, p->out, &l.out, p->out, &l.out,
-                            &x->algo, c->plans->workspace, WORKSPACE_BYTES, c->stream);
+                            &x->algo, c->plans->workspace, LF_CUDA_WORKSPACE, c->stream);
     if (rc != CUBLAS_STATUS_SUCCESS)
         fail(c, p, "cuBLASLt cannot run the algorithm of this weight", rc);
     LF_LAUNCHED(c, "of cuBLASLt");

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 
 /* Tensors share large pieces of memory: a checkpoint has tens of thousands of them. */
-enum { SLAB_BYTES = 64 << 20, STORE_ALIGN = 256 };
+enum { SLAB_BYTES = 64 << 20 };            /* where nobody has said how much there will be */
 
 struct lf_cuda_stores {
     char *at;                              /* free memory of the newest slab, and how much */
@@ -37,12 +37,12 @@ void lf_cuda_stores_free(lf_cuda *c)
 static int store_take(lf_cuda *c, void **out, size_t bytes, lf_err *err)
 {
     lf_cuda_stores *s = stores_of(c);
-    size_t all = (bytes + STORE_ALIGN - 1) / STORE_ALIGN * STORE_ALIGN;
+    size_t all = (size_t)lf_round_up((int64_t)bytes, LF_CUDA_WEIGHT_ALIGN);
     void *slab;
 
-    if (all > SLAB_BYTES / 4)
-        return lf_cuda_take(&c->dev, out, all, "weights", err);
     if (all > s->left) {
+        if (all > SLAB_BYTES / 4)
+            return lf_cuda_take(&c->dev, out, all, "weights", err);
         if (lf_cuda_take(&c->dev, &slab, SLAB_BYTES, "weights", err))
             return -1;
         s->at = (char *)slab;
@@ -51,6 +51,21 @@ static int store_take(lf_cuda *c, void **out, size_t bytes, lf_err *err)
     *out = s->at;
     s->at += all;
     s->left -= all;
+    return 0;
+}
+
+/* One piece for all. */
+int lf_cuda_expect(lf_dev *d, int64_t bytes, lf_err *err)
+{
+    lf_cuda_stores *s = stores_of(lf_cuda_of(d));
+    void *slab;
+
+    if (bytes <= (int64_t)s->left)
+        return 0;
+    if (lf_cuda_take(d, &slab, (size_t)bytes, "weights", err))
+        return -1;
+    s->at = (char *)slab;
+    s->left = (size_t)bytes;
     return 0;
 }
 
@@ -97,7 +112,8 @@ static __global__ void widen_scales(float *out, const uint8_t *byte, int64_t row
 
 static int scale_table(lf_cuda *c, const lf_weight *w, lf_cuda_extra *x, lf_err *err)
 {
-    int64_t rows = lf_ceil_div(w->all_rows, 128), cols = lf_ceil_div(w->all_cols, 128), ld = lf_round_up(cols, 4);
+    int64_t rows = lf_ceil_div(w->all_rows, 128), cols = lf_ceil_div(w->all_cols, 128);
+    int64_t ld = lf_cuda_scale_ld(w->all_cols);
     void *table;
 
     if (store_take(c, &table, sizeof(float) * (size_t)(rows * ld), err))

@@ -2,13 +2,10 @@
 #include "bench.h"
 
 #include "dev_cuda.h"
-#include "plan.h"
+#include "plan_fit.h"
 
 #include <stdlib.h>
 #include <string.h>
-
-/* Weights are made up by one core at some 50 MB a second and rank: beyond this nobody waits for them. */
-#define MADE_UP_BYTES ((int64_t)16 << 30)
 
 static int grid_check(const lf_bench *b, const lf_bench_grid *g, lf_err *err)
 {
@@ -70,17 +67,15 @@ static int fits(const lf_bench *b, lf_plan *p, const lf_bench_grid *grid, lf_err
 
     lf_plan_grid_size(p, &g);
     double bytes = (double)g.device_bytes * (double)here;
-    if (p->made_up && g.weights > MADE_UP_BYTES)
-        return lf_fail(err, "--weights dummy: %s of made-up weights a rank take too long on a CPU (at most %s): a smaller "
-                       "model, more ranks, or a GPU", lf_human_bytes(need, (double)g.weights),
-                       lf_human_bytes(have, (double)MADE_UP_BYTES));
+    if (p->made_up && lf_plan_made_up_bytes(g.weights, err))
+        return -1;
     if (room >= 0 && bytes > room)
         return lf_fail(err, "the grid %s with %lld tokens needs %s of host memory on this node, where %s are free",
                        grid->name, (long long)p->length, lf_human_bytes(need, bytes), lf_human_bytes(have, room));
     return 0;
 }
 
-/* On the CPU the system would hand out memory that it does not have; a GPU refuses by itself. */
+/* On the CPU the system would hand out memory that it does not have; a GPU is asked when it is open. */
 static int memory_check(const lf_bench *b, lf_err *err)
 {
     const lf_options *o = b->job.o;

@@ -2,6 +2,7 @@
 #include "bench.h"
 
 #include "device.h"
+#include "plan_fit.h"
 #include "log.h"
 #include "traffic.h"
 
@@ -52,6 +53,19 @@ static int waits(const lf_bench *b, const lf_bench_grid *g)
     return b->job.grid.dp_rank >= g->dp;
 }
 
+/* All lengths, each a pass of its own, before anything is loaded. */
+static int fits(lf_bench *b, lf_err *err)
+{
+    lf_job *j = &b->job;
+    lf_fit f = { .model = &j->model, .checkpoint = j->checkpoint, .dev = j->dev, .grid = j->grid,
+                 .merge = j->o->pcp_attention == LF_PCP_MERGE };
+    int n[LF_BENCH_MOST];
+
+    for (int i = 0; i < b->lengths; i++)
+        n[i] = 1;
+    return lf_plan_fits(&f, b->lengths, n, b->length, err);
+}
+
 static int engine_open(lf_bench *b, lf_err *err)
 {
     lf_job *j = &b->job;
@@ -72,7 +86,8 @@ static int grid_open(lf_bench *b, const lf_bench_grid *g, lf_err *err)
     j->topo_open = 1;
     int bad = lf_device_open(&j->dev, &j->topo, &j->model, (lf_numerics)j->o->numerics, j->kv_dtype, j->o->device,
                              j->threads, err);
-    if (lf_job_any(j, bad, err) || lf_job_any(j, !waits(b, g) && engine_open(b, err), err))
+    if (lf_job_any(j, bad, err) || lf_job_any(j, !waits(b, g) && fits(b, err), err) ||
+        lf_job_any(j, !waits(b, g) && engine_open(b, err), err))
         return -1;
     snprintf(b->device, sizeof b->device, "%s", j->dev->ops->name);
     snprintf(b->device_name, sizeof b->device_name, "%s", j->dev->name);

@@ -74,6 +74,7 @@ static json_t *grid_json(const lf_plan_grid *g)
     set_bytes(o, "weight_bytes", g->weights);
     set_bytes(o, "mapped_bytes", g->mapped);
     set_bytes(o, "expanded_bytes", g->expanded);
+    set_bytes(o, "kernel_bytes", g->kernels);
     json_object_set_new(o, "pass", pass);
     set_bytes(o, "pass_bytes", g->pass_bytes);
     set_bytes(o, "device_bytes", g->device_bytes);
@@ -137,6 +138,7 @@ static void grid_text(FILE *out, json_t *g)
             (long long)json_integer_value(json_object_get(g, "pcp")),
             (long long)json_integer_value(json_object_get(g, "tp")), human(buf, g, "weight_bytes"));
     fprintf(out, " %11s", human(buf, g, "expanded_bytes"));
+    fprintf(out, " %11s", human(buf, g, "kernel_bytes"));
     for (int i = 0; i < LF_MEMORY_KINDS; i++)
         fprintf(out, " %11s", human(buf, pass, lf_memory_name((lf_memory_kind)i)));
     fprintf(out, " %11s  %s\n", human(buf, g, "device_bytes"), json_is_true(json_object_get(g, "fits")) ? "yes" : "no");
@@ -152,7 +154,7 @@ static void grids_text(FILE *out, json_t *o)
             (long long)json_integer_value(json_object_get(o, "ranks")),
             strcmp(json_string_value(json_object_get(o, "device")), "cpu") ? "GPUs" : "CPU ranks",
             json_string_value(json_object_get(o, "numerics")), human(buf, o, "memory"));
-    fprintf(out, "    dp x pcp x  tp %11s %11s", "weights", "expanded");
+    fprintf(out, "    dp x pcp x  tp %11s %11s %11s", "weights", "expanded", "kernels");
     for (int k = 0; k < LF_MEMORY_KINDS; k++)
         fprintf(out, " %11s", lf_memory_name((lf_memory_kind)k));
     fprintf(out, " %11s  fits\n", "in all");

@@ -139,6 +139,30 @@ typedef struct lf_experts {
     float limit;                           /* swiglu_limit, of the shared expert too; <= 0: no clamp */
 } lf_experts;
 
+/* What a pass asks of the operations at most: pass_load.c.  Pointers are NULL where memory would be aligned. */
+typedef struct lf_load_gemm {
+    lf_gemm g;                             /* g.w is not set */
+    lf_weight w;
+} lf_load_gemm;
+
+typedef struct lf_load_experts {
+    lf_weight w1, w2, w3;                  /* of one */
+    int experts;
+    int64_t pairs, most;                   /* of all of them together; of one */
+} lf_load_experts;
+
+enum { LF_LOAD_GEMMS = 96, LF_LOAD_EXPERTS = 8 };
+
+typedef struct lf_dev_load {
+    lf_load_gemm gemm[LF_LOAD_GEMMS];
+    lf_load_experts experts[LF_LOAD_EXPERTS];
+    int gemms, experts_n;
+    int64_t rows, routed;                  /* of hc_pre; of route */
+    int64_t queries, keys;                 /* of index_topk */
+    int64_t logit_rows;                    /* of logits_topk */
+    int logit_topk;
+} lf_dev_load;
+
 typedef struct lf_dev_ops {
     const char *name;                      /* "cpu", "cuda" */
     void (*close)(lf_dev *d);
@@ -157,6 +181,13 @@ typedef struct lf_dev_ops {
     /* Device time from the stamp before to here is added to *to (NULL: to nothing), at the latest when sync returns. */
     void (*stamp)(lf_dev *d, double *to);
     void (*at)(lf_dev *d, int layer, int tile);        /* where the model is, for the texts of errors; -1: nowhere */
+
+    /* May be NULL: then there is nothing to prepare.  expect: the matrices of weight() and made_up() that follow take so
+     * many bytes.  reserve: take what the operations need for themselves now, and not in the middle of a pass.
+     * left: bytes that take() can still hand out. */
+    int (*expect)(lf_dev *d, int64_t bytes, lf_err *err);
+    int (*reserve)(lf_dev *d, const lf_dev_load *load, lf_err *err);
+    int64_t (*left)(lf_dev *d);
 
     /* Make the bytes of a tensor (mapped file memory) usable as w->data, w->scale; the CPU uses them in place. */
     int (*weight)(lf_dev *d, lf_weight *w, const void *data, size_t bytes, const void *scale, size_t scale_bytes,

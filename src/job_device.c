@@ -4,6 +4,7 @@
 #endif
 #include "job.h"
 #include "device.h"
+#include "plan_fit.h"
 
 #include <sched.h>
 #include <stdlib.h>
@@ -70,6 +71,31 @@ int lf_job_threads(lf_job *j, int *threads, lf_err *err)
 
 /* ---- device, engine ---- */
 
+/* Every pass of the plan, before anything is loaded. */
+static int fits(lf_job *j, lf_err *err)
+{
+    lf_fit f = { .model = &j->model, .checkpoint = j->checkpoint, .dev = j->dev, .grid = j->grid,
+                 .merge = j->o->pcp_attention == LF_PCP_MERGE, .topk = j->want.topk };
+    int64_t *lengths = lf_alloc((size_t)j->plan.n * sizeof *lengths), at = 0;
+    int *n = lf_alloc((size_t)j->plan.batches * sizeof *n);
+
+    for (int64_t b = 0; b < j->plan.batches; b++) {
+        n[b] = (int)j->plan.batch[b].n;
+        for (int64_t i = 0; i < j->plan.batch[b].n; i++)
+            lengths[at++] = j->requests.v[j->plan.order[j->plan.batch[b].first + i]].tokens;
+    }
+    int bad = lf_plan_made_up(&f, err) || lf_plan_fits(&f, j->plan.batches, n, lengths, err);
+    free(lengths);
+    free(n);
+    return bad;
+}
+
+static int device_open(lf_job *j, lf_err *err)
+{
+    return lf_device_open(&j->dev, &j->topo, &j->model, (lf_numerics)j->o->numerics, j->kv_dtype, j->o->device,
+                          j->threads, err);
+}
+
 static int engine_open(lf_job *j, lf_err *err)
 {
     lf_engine_setup s = { .model = &j->model, .checkpoint = j->checkpoint,
@@ -77,8 +103,6 @@ static int engine_open(lf_job *j, lf_err *err)
                           .kv_dtype = j->kv_dtype, .logits = j->want,
                           .merge = j->o->pcp_attention == LF_PCP_MERGE };
 
-    if (lf_device_open(&j->dev, &j->topo, &j->model, (lf_numerics)j->o->numerics, j->kv_dtype, j->o->device, j->threads, err))
-        return -1;
     s.dev = j->dev;
     return lf_engine_open(&j->engine, &s, err);
 }
@@ -90,7 +114,8 @@ int lf_job_open(lf_job *j, lf_err *err)
     if (lf_job_threads(j, &j->threads, err) || lf_topo_open(&j->topo, &j->grid, err))
         return -1;
     j->topo_open = 1;
-    if (lf_job_any(j, engine_open(j, err), err))
+    if (lf_job_any(j, device_open(j, err), err) || lf_job_any(j, fits(j, err), err) ||
+        lf_job_any(j, engine_open(j, err), err))
         return -1;
     j->load_s = lf_now() - t;
     return 0;

@@ -309,6 +309,17 @@ static int take_all(lf_pass *p, const wants *w)
     return 0;
 }
 
+/* What the operations need for themselves. */
+static int reserve(lf_pass *p)
+{
+    lf_dev_load load;
+
+    if (!p->ops->reserve)
+        return 0;
+    lf_pass_load(p, &load);
+    return p->ops->reserve(p->dev, &load, p->err);
+}
+
 /* --- open, close --- */
 
 /* As the device likes it, a quarter in merge mode, where a round holds the queries of all ranks; not more than the
@@ -399,7 +410,7 @@ int lf_pass_open(lf_pass *p, lf_engine *e, int n, const lf_prompt *prompts, cons
     free(lengths);
     make_tiles(p);
     ask_all(&w, p);
-    if (take_all(p, &w))
+    if (take_all(p, &w) || reserve(p))
         return -1;
     put_rows(p);
     return 0;
@@ -413,17 +424,24 @@ void lf_pass_close(lf_pass *p)
     *p = (lf_pass){ 0 };
 }
 
-size_t lf_pass_bytes(const lf_engine *e, int n, const int64_t *lengths, size_t of[LF_MEMORY_KINDS])
+size_t lf_pass_plan(const lf_engine *e, int n, const int64_t *lengths, size_t of[LF_MEMORY_KINDS], lf_dev_load *load)
 {
     lf_pass p = { 0 };
     wants w = { .n = 0 };
 
     share(&p, (lf_engine *)(uintptr_t)e, n, lengths);
     ask_all(&w, &p);
+    if (load)
+        lf_pass_load(&p, load);
     unshare(&p);
     if (of)
         memcpy(of, w.of, sizeof w.of);
     return w.bytes;
+}
+
+size_t lf_pass_bytes(const lf_engine *e, int n, const int64_t *lengths, size_t of[LF_MEMORY_KINDS])
+{
+    return lf_pass_plan(e, n, lengths, of, NULL);
 }
 
 void lf_pass_phase(lf_pass *p, lf_phase phase)

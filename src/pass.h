@@ -122,6 +122,10 @@ int lf_pass_open(lf_pass *p, lf_engine *e, int n, const lf_prompt *prompts, cons
 void lf_pass_close(lf_pass *p);
 size_t lf_pass_bytes(const lf_engine *e, int n, const int64_t *lengths, size_t of[LF_MEMORY_KINDS]);   /* of: or NULL */
 
+/* The same, and (load: or NULL) what it asks of the device's operations. */
+size_t lf_pass_plan(const lf_engine *e, int n, const int64_t *lengths, size_t of[LF_MEMORY_KINDS], lf_dev_load *load);
+void lf_pass_load(const lf_pass *p, lf_dev_load *load);                /* pass_load.c; after shares and tile_rows */
+
 /* The formats of travelling rows, from the device and the numerics. */
 void lf_engine_formats(lf_engine *e);
 

@@ -46,6 +46,7 @@ static int item_add(void *arg, const lf_inventory_item *item, lf_err *err)
     if ((p->items & (p->items - 1)) == 0)
         p->item = lf_realloc(p->item, (size_t)(p->items ? 2 * p->items : 1) * sizeof *p->item);
     p->item[p->items++] = (lf_plan_item){ *item, found.store };
+    p->stores[item->role] |= 1u << found.store;
     int64_t bytes = lf_inventory_bytes(item, found.store);
     p->bytes[group_of(item->role)] += bytes;
     p->total += bytes;
@@ -67,13 +68,15 @@ void lf_plan_free(lf_plan *p)
 
 /* ---- one rank ---- */
 
-static void weights_size(const lf_plan *p, lf_plan_grid *g)
+void lf_plan_weights_size(const lf_plan *p, lf_plan_grid *g)
 {
     g->weights = g->mapped = 0;
     memset(g->group, 0, sizeof g->group);
     for (int64_t i = 0; i < p->items; i++) {
         int matrix;
-        int64_t bytes = lf_weights_share(&p->item[i].item, p->item[i].store, p->model, &g->grid, p->made_up, &matrix);
+        const lf_plan_item *x = &p->item[i];
+        int64_t bytes = p->on_host ? lf_weights_share(&x->item, x->store, p->model, &g->grid, p->made_up, &matrix)
+                                   : lf_weights_on_gpu(&x->item, x->store, p->model, &g->grid, p->made_up, &matrix);
         if (matrix && p->on_host && !p->made_up) {
             g->mapped += bytes;
         } else {
@@ -83,33 +86,17 @@ static void weights_size(const lf_plan *p, lf_plan_grid *g)
     }
 }
 
-/* Codes, and a float32 scale per 128x128 in rows of a multiple of 4: w1 over w3, and w2. */
-static int64_t expert_bytes(const lf_model *m)
-{
-    int64_t wide = lf_ceil_div(m->hidden, 128), narrow = lf_ceil_div(m->expert_inter, 128);
-
-    return 3 * m->hidden * m->expert_inter + 4 * (2 * narrow * lf_round_up(wide, 4) + wide * lf_round_up(narrow, 4));
-}
-
-static int64_t expanded_size(const lf_plan *p, const lf_grid *g)
-{
-    int packed = 0;
-
-    for (int64_t i = 0; i < p->items; i++)
-        packed = packed || (p->item[i].item.role == LF_ROLE_W1 && p->item[i].store == LF_STORE_FP4);
-    if (!packed || p->on_host || p->numerics != LF_RELEASED)
-        return 0;
-    return p->model->experts / g->ep * expert_bytes(p->model);
-}
-
-static void pass_size(const lf_plan *p, lf_plan_grid *g)
+void lf_plan_pass_size(const lf_plan *p, lf_plan_grid *g)
 {
     lf_engine_plan e = { .model = p->model, .grid = g->grid, .numerics = p->numerics, .on_host = p->on_host,
-                         .act_bytes = p->act_bytes,
-                         .merge = p->merge };
+                         .act_bytes = p->act_bytes, .merge = p->merge, .topk = p->topk, .stores = p->stores,
+                         .made_up = p->made_up };
+    const int64_t *lengths = p->lengths ? p->lengths : &p->length;
+    int n = p->lengths ? p->prompts : 1;
 
-    g->pass_bytes = (int64_t)lf_engine_plan_bytes(&e, 1, &p->length, g->pass);
-    g->device_bytes = g->weights + g->expanded + g->pass_bytes;
+    g->pass_bytes = (int64_t)lf_engine_plan_bytes(&e, n, lengths, g->pass);
+    lf_engine_plan_room(&e, n, lengths, &g->expanded, &g->kernels);
+    g->device_bytes = g->weights + g->expanded + g->kernels + g->pass_bytes;
     g->fits = g->device_bytes <= p->memory;
 }
 
@@ -130,11 +117,10 @@ void lf_plan_grid_size(const lf_plan *p, lf_plan_grid *g)
 
     for (int t = 0; t < g->grid.tp; t++) {
         place(&one.grid, 0, t);
-        weights_size(p, &one);
-        one.expanded = expanded_size(p, &one.grid);
+        lf_plan_weights_size(p, &one);
         for (int c = 0; c < g->grid.pcp; c++) {
             place(&one.grid, c, t);
-            pass_size(p, &one);
+            lf_plan_pass_size(p, &one);
             if (one.device_bytes > most) {
                 most = one.device_bytes;
                 *g = one;

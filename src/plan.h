@@ -4,9 +4,9 @@
  * Floor 6.
  *
  * The sizes come from the functions that the loader and the pass take their memory by.  Of a grid's ranks the one that
- * takes most is shown.  A GPU holds the weights, and one layer's packed experts expanded to fp8 (cuda/bank.cu); on the CPU
- * weights stay in the mapped files, and only what is kept as float32 counts.  Not counted: scratch memory of single
- * kernels, and what GPU libraries keep for themselves.
+ * takes most is shown.  A GPU holds the weights, one layer's packed experts expanded to fp8 (cuda/bank.cu), and what its
+ * operations take for themselves (dev_cuda_plan.h); on the CPU weights stay in the mapped files, and only what is kept as
+ * float32 counts.  Not counted: scratch memory of the CPU, and what the CUDA context and NCCL keep for themselves.
  */
 #ifndef LF_PLAN_H
 #define LF_PLAN_H
@@ -32,6 +32,7 @@ typedef struct lf_plan {
     const lf_checkpoint *checkpoint;       /* NULL: stored as released */
     lf_plan_item *item;
     int64_t items;
+    unsigned stores[LF_ROLES];             /* as in lf_weights */
     int64_t bytes[LF_PLAN_GROUPS], total, parameters;      /* in the files */
 
     /* the question */
@@ -40,8 +41,10 @@ typedef struct lf_plan {
     size_t act_bytes;
     int on_host;                           /* CPU: matrices from files take no memory of their own */
     int made_up;                           /* weights without a checkpoint, on the CPU too: they take memory */
-    int merge;
+    int merge, topk;
     int64_t length, memory;                /* of the prompt; bytes a rank may take */
+    const int64_t *lengths;                /* [prompts] of a pass of several, instead of `length`; or NULL */
+    int prompts;
 } lf_plan;
 
 /* One grid, as its fullest rank sees it. */
@@ -51,7 +54,8 @@ typedef struct lf_plan_grid {
     int64_t weights, mapped;               /* their sum; what stays in mapped files */
     size_t pass[LF_MEMORY_KINDS];
     int64_t expanded;                      /* a layer's experts as fp8 */
-    int64_t pass_bytes, device_bytes;      /* device_bytes = weights + expanded + pass_bytes */
+    int64_t kernels;                       /* what else a GPU's operations take for themselves */
+    int64_t pass_bytes, device_bytes;      /* device_bytes = weights + expanded + kernels + pass_bytes */
     int fits;
 } lf_plan_grid;
 
@@ -59,6 +63,9 @@ typedef struct lf_plan_grid {
 int lf_plan_open(lf_plan *p, const lf_model *m, const lf_checkpoint *c, lf_err *err);
 void lf_plan_free(lf_plan *p);
 
+/* One rank, g->grid says which: its weights; then, with these, a pass and the sum. */
+void lf_plan_weights_size(const lf_plan *p, lf_plan_grid *g);
+void lf_plan_pass_size(const lf_plan *p, lf_plan_grid *g);
 /* g->grid's sizes are given. */
 void lf_plan_grid_size(const lf_plan *p, lf_plan_grid *g);
 /* All grids of p->ranks ranks that divide the model, smallest tp first, then largest pcp; *out is the caller's. */

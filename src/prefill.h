@@ -103,7 +103,12 @@ typedef struct lf_engine_plan {
     size_t act_bytes;                      /* 4: float32; 2: bf16 */
     int64_t tile;                          /* 0: the default */
     int merge, topk;
+    const unsigned *stores;                /* [LF_ROLES] of lf_weights, for lf_engine_plan_room */
+    int made_up;
 } lf_engine_plan;
+
+/* What the operations of a GPU take for themselves: a layer's packed experts expanded to fp8, and all else. */
+void lf_engine_plan_room(const lf_engine_plan *s, int n, const int64_t *lengths, int64_t *expanded, int64_t *rest);
 
 size_t lf_engine_plan_bytes(const lf_engine_plan *s, int n, const int64_t *lengths, size_t of[LF_MEMORY_KINDS]);
 

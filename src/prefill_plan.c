@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "pass.h"
+#include "dev_cuda_plan.h"
+
+#include <string.h>
 
 const char *lf_memory_name(lf_memory_kind k)
 {
@@ -9,15 +12,47 @@ const char *lf_memory_name(lf_memory_kind k)
 }
 
 /* An engine that knows its sizes and nothing else. */
+typedef struct shell {
+    lf_dev dev;
+    lf_topo topo;
+    lf_engine engine;
+} shell;
+
+static void shell_make(shell *x, const lf_engine_plan *s)
+{
+    x->dev = (lf_dev){ .model = s->model, .numerics = s->numerics, .act_bytes = s->act_bytes,
+                       .tile = s->on_host ? LF_CPU_TILE : LF_CUDA_TILE };
+    x->topo = (lf_topo){ .grid = s->grid };
+    x->engine = (lf_engine){ .setup = { .model = s->model, .tile = s->tile, .merge = s->merge,
+                                        .logits = { .topk = s->topk } },
+                             .dev = &x->dev, .model = s->model, .topo = &x->topo };
+    lf_engine_formats(&x->engine);
+    lf_weights_shape(&x->engine.weights, s->model, &s->grid);
+    x->engine.weights.made_up = s->made_up;
+    if (s->stores)
+        memcpy(x->engine.weights.stores, s->stores, sizeof x->engine.weights.stores);
+}
+
 size_t lf_engine_plan_bytes(const lf_engine_plan *s, int n, const int64_t *lengths, size_t of[LF_MEMORY_KINDS])
 {
-    lf_dev dev = { .model = s->model, .numerics = s->numerics, .act_bytes = s->act_bytes,
-                   .tile = s->on_host ? LF_CPU_TILE : LF_CUDA_TILE };
-    lf_topo topo = { .grid = s->grid };
-    lf_engine e = { .setup = { .model = s->model, .tile = s->tile, .merge = s->merge, .logits = { .topk = s->topk } },
-                    .dev = &dev, .model = s->model, .topo = &topo };
+    shell x;
 
-    lf_engine_formats(&e);
-    lf_weights_shape(&e.weights, s->model, &s->grid);
-    return lf_pass_bytes(&e, n, lengths, of);
+    shell_make(&x, s);
+    return lf_pass_bytes(&x.engine, n, lengths, of);
+}
+
+void lf_engine_plan_room(const lf_engine_plan *s, int n, const int64_t *lengths, int64_t *expanded, int64_t *rest)
+{
+    size_t slot[LF_SCRATCH_SLOTS];
+    lf_dev_load load;
+    shell x;
+
+    *expanded = *rest = 0;
+    if (s->on_host)
+        return;
+    shell_make(&x, s);
+    lf_pass_plan(&x.engine, n, lengths, NULL, &load);
+    lf_cuda_room(slot, &x.dev, &load);
+    *expanded = lf_cuda_room_bank(slot);
+    *rest = LF_CUDA_WORKSPACE + lf_cuda_room_rest(slot);
 }

@@ -267,6 +267,16 @@ void lf_weights_shape(lf_weights *w, const lf_model *m, const lf_grid *g)
     w->vocab = lf_vocab_at(m, g->tp, g->tp_rank + 1) - w->vocab0;
 }
 
+static int prepare(loader *l, const lf_grid *g)
+{
+    int64_t bytes;
+
+    l->w->made_up = !l->c;
+    if (!l->d->ops->expect)
+        return 0;
+    return lf_weights_survey(l->w->stores, &bytes, l->m, l->c, g, l->err) || l->d->ops->expect(l->d, bytes, l->err) ? -1 : 0;
+}
+
 int lf_weights_load(lf_weights *w, const lf_model *m, lf_checkpoint *c, uint64_t seed, lf_dev *d, const lf_grid *g,
                     lf_err *err)
 {
@@ -275,6 +285,8 @@ int lf_weights_load(lf_weights *w, const lf_model *m, lf_checkpoint *c, uint64_t
     lf_weights_shape(w, m, g);
     w->dev = d;
     w->layer = lf_alloc(sizeof *w->layer * (size_t)m->layers);
+    if (prepare(&l, g))
+        return -1;
     if (matrix(&l, &w->embed, -1, LF_ROLE_EMBED) ||
         some_rows(&l, &w->head, -1, LF_ROLE_HEAD, 0, w->vocab0, w->vocab) || vector(&l, &w->norm, -1, LF_ROLE_NORM) ||
         hyper(&l, &w->hc_head, -1, LF_ROLE_HC_HEAD_FN) || rope(&l, &w->rope, 0) || rope(&l, &w->rope_compressed, 1))

@@ -42,6 +42,8 @@ typedef struct lf_weights {
     float *norm;
     lf_hc hc_head;
     lf_rope rope, rope_compressed;                     /* window-only layers; compressed layers */
+    unsigned stores[LF_ROLES];                         /* bit 1 << lf_storage: a tensor of this role is stored so */
+    int made_up;
     int layers;
     lf_layer *layer;
     void **owned;                                      /* device buffers to give back */
@@ -63,6 +65,18 @@ void lf_weights_free(lf_weights *w);
  * from a file; 0 when it is kept as float32 (expert ids: int64) beside it. */
 int64_t lf_weights_share(const lf_inventory_item *item, lf_storage store, const lf_model *m, const lf_grid *g, int made_up,
                          int *matrix);
+
+/* The same as a GPU takes it (dev_cuda_plan.h): matrices among the weights, vectors by themselves. */
+int64_t lf_weights_on_gpu(const lf_inventory_item *item, lf_storage store, const lf_model *m, const lf_grid *g,
+                          int made_up, int *matrix);
+
+/* A matrix as it is loaded: *w has all but memory, its rows those of this rank. */
+void lf_weights_view(lf_weight *w, const lf_inventory_item *item, lf_storage store, const lf_model *m, const lf_grid *g,
+                     int made_up);
+
+/* stores[LF_ROLES] of lf_weights, and the bytes of all matrices on a GPU. */
+int lf_weights_survey(unsigned *stores, int64_t *bytes, const lf_model *m, const lf_checkpoint *c, const lf_grid *g,
+                      lf_err *err);
 
 /* inv_freq [rope_dim / 2] in float32, with YaRN when the layer is compressed and the config asks for it. */
 void lf_rope_frequencies(const lf_model *m, int compressed, float *inv_freq);

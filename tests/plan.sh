@@ -53,6 +53,14 @@ flash --ranks 2 -l 1m
 result $? "two GPUs: 1 x 2 x 1"
 [ "$(grep -c '"fits": true' "$dir/out")" -eq 2 ] && [ "$(grep -c '"fits": false' "$dir/out")" -eq 1 ]
 result $? "one GPU cannot hold the model, two can"
+# What two H200 took: bench --weights dummy --lengths 131072 --grids 1x2x1, before scratch was taken at once.
+for grid in 1x2x1 1x1x2; do
+    flash --device cuda --grid $grid -l 131072
+    got=$([ $grid = 1x2x1 ] && echo 93565988864 || echo 95224120832)
+    want=$(sed -n 's/^ *"device_bytes": \([0-9]*\),$/\1/p' "$dir/out")
+    awk -v a=$got -v b="${want:-0}" 'BEGIN { exit !(b > 0 && a <= 1.05 * b && b <= 1.05 * a) }'
+    result $? "$grid, 131072 tokens: measured $got, planned ${want:-none}"
+done
 flash --ranks 1 -l 1m
 [ "$(grep -c '"recommended": null' "$dir/out")" -eq 1 ]
 result $? "on one GPU nothing is recommended"

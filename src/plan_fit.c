@@ -1,0 +1,127 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "plan_fit.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+/* Weights are made up by one core at some 50 MB a second and rank: beyond this nobody waits for them. */
+#define MADE_UP_BYTES ((int64_t)16 << 30)
+
+/* Kernels that are loaded with their first call, NCCL's buffers. */
+#define LIBRARY_BYTES ((int64_t)512 << 20)
+
+enum { MOST_RANKS = 64 };
+
+static void describe(lf_plan *p, const lf_fit *f)
+{
+    p->numerics = f->dev->numerics;
+    p->act_bytes = f->dev->act_bytes;
+    p->on_host = !f->dev->ops->left;
+    p->made_up = !f->checkpoint;
+    p->merge = f->merge;
+    p->topk = f->topk;
+}
+
+/* The fullest pass. */
+static void fullest(lf_plan *p, const lf_fit *f, int64_t passes, const int *n, const int64_t *lengths, lf_plan_grid *most)
+{
+    lf_plan_grid g = { .grid = f->grid };
+
+    lf_plan_weights_size(p, &g);
+    most->device_bytes = -1;
+    for (int64_t i = 0; i < passes; lengths += n[i++]) {
+        p->lengths = lengths;
+        p->prompts = n[i];
+        p->length = lengths[0];
+        lf_plan_pass_size(p, &g);
+        if (g.device_bytes > most->device_bytes)
+            *most = g;
+    }
+}
+
+/* The smallest number of ranks that would do for the longest prompt. */
+static char *advice(lf_plan *p, const lf_fit *f, int64_t longest)
+{
+    char *text = NULL;
+
+    p->lengths = NULL;
+    p->length = longest;
+    for (p->ranks = 2 * f->grid.ep; p->ranks <= MOST_RANKS && !text; p->ranks *= 2) {
+        lf_plan_grid *g;
+        int n = lf_plan_grids(p, &g), best = lf_plan_choose(g, n);
+        if (best >= 0)
+            text = lf_printf("%d ranks fit as %d x %d x %d", p->ranks, g[best].grid.dp, g[best].grid.pcp,
+                             g[best].grid.tp);
+        free(g);
+    }
+    return text ? text : lf_printf("no grid of up to %d ranks fits", MOST_RANKS);
+}
+
+static int refuse(lf_plan *p, const lf_fit *f, const lf_plan_grid *g, int64_t tokens, int64_t left, lf_err *err)
+{
+    char need[24], have[24], weights[24], expanded[24], kernels[24], pass[24];
+    char *other = advice(p, f, tokens);
+
+    lf_fail(err, "a prompt of %lld tokens on the grid %d x %d x %d needs %s of device memory on this rank (weights %s, "
+            "expanded experts %s, kernels %s, pass %s), and %s can be had on %s: %s; shorter prompts take less%s",
+            (long long)tokens, f->grid.dp, f->grid.pcp, f->grid.tp, lf_human_bytes(need, (double)g->device_bytes),
+            lf_human_bytes(weights, (double)g->weights), lf_human_bytes(expanded, (double)g->expanded),
+            lf_human_bytes(kernels, (double)g->kernels), lf_human_bytes(pass, (double)g->pass_bytes),
+            lf_human_bytes(have, (double)left), f->dev->name, other,
+            f->grid.pcp > 1 && !f->merge ? ", so does --pcp-attention merge" : "");
+    free(other);
+    return -1;
+}
+
+int lf_plan_fits(const lf_fit *f, int64_t passes, const int *n, const int64_t *lengths, lf_err *err)
+{
+    int64_t left = f->dev->ops->left ? f->dev->ops->left(f->dev) : -1, longest = 0, all = 0;
+    lf_plan_grid most = { 0 };
+    lf_plan p;
+
+    if (left < 0 || passes == 0)
+        return 0;
+    left = left + (int64_t)f->dev->taken - LIBRARY_BYTES;              /* the plan has what is taken already */
+    for (int64_t i = 0; i < passes; i++)
+        all += n[i];
+    for (int64_t i = 0; i < all; i++)
+        longest = lf_max(longest, lengths[i]);
+    int bad = lf_plan_open(&p, f->model, f->checkpoint, err);
+    if (!bad) {
+        describe(&p, f);
+        p.memory = left;
+        fullest(&p, f, passes, n, lengths, &most);
+        if (most.device_bytes > left)
+            bad = refuse(&p, f, &most, longest, left, err);
+    }
+    lf_plan_free(&p);
+    return bad;
+}
+
+int lf_plan_made_up_bytes(int64_t weights, lf_err *err)
+{
+    char need[24], have[24];
+
+    if (weights <= MADE_UP_BYTES)
+        return 0;
+    return lf_fail(err, "--weights dummy: %s of made-up weights a rank take too long on a CPU (at most %s): a smaller "
+                   "model, more ranks, or a GPU", lf_human_bytes(need, (double)weights),
+                   lf_human_bytes(have, (double)MADE_UP_BYTES));
+}
+
+int lf_plan_made_up(const lf_fit *f, lf_err *err)
+{
+    lf_plan_grid g = { .grid = f->grid };
+    lf_plan p;
+
+    if (f->checkpoint || f->dev->ops->left)
+        return 0;
+    int bad = lf_plan_open(&p, f->model, NULL, err);
+    if (!bad) {
+        describe(&p, f);
+        lf_plan_weights_size(&p, &g);
+        bad = lf_plan_made_up_bytes(g.weights, err);
+    }
+    lf_plan_free(&p);
+    return bad;
+}

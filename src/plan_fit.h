@@ -1,0 +1,26 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * plan_fit: whether a run fits, before anything is loaded.  Floor 6.
+ */
+#ifndef LF_PLAN_FIT_H
+#define LF_PLAN_FIT_H
+
+#include "plan.h"
+
+typedef struct lf_fit {
+    const lf_model *model;
+    const lf_checkpoint *checkpoint;       /* NULL: made-up weights */
+    lf_dev *dev;                           /* open, nothing loaded */
+    lf_grid grid;                          /* this rank's place */
+    int merge, topk;
+} lf_fit;
+
+/* Passes of prompts of these lengths, one pass after the other: n[i] of them in pass i.  Not collective: each rank looks
+ * at its own device.  Refuses with sizes and what would work; where a device does not say what it has left, all fits. */
+int lf_plan_fits(const lf_fit *f, int64_t passes, const int *n, const int64_t *lengths, lf_err *err);
+
+/* Made-up weights on a CPU: refuses more of them than one core makes in some minutes. */
+int lf_plan_made_up(const lf_fit *f, lf_err *err);
+int lf_plan_made_up_bytes(int64_t weights, lf_err *err);                /* the same when a rank's bytes are known */
+
+#endif
