@@ -62,8 +62,12 @@ template <bool MEND> static __device__ __forceinline__ work work_at(const score_
     work w = { (number - group * tiles) * KEYS, group * QUERIES, min((group + 1) * QUERIES, a.queries) };
 
     w.first = max(w.first, 4 * (a.row_first + w.key0 + 1) - a.pos0 - 1);
-    if (MEND && !a.f.misfits[LF_FOLD_QUERY] && !a.f.tile_misfit[w.key0 / KEYS])
-        w.first = w.last;
+    if (MEND && !a.f.tile_misfit[w.key0 / KEYS]) {
+        bool any = false;
+        for (int64_t i = w.first; a.f.misfits[LF_FOLD_QUERY] && i < w.last; i++)
+            any |= a.f.query_misfit[i] != 0;
+        w.first = any ? w.first : w.last;
+    }
     return w;
 }
 
