@@ -13,7 +13,7 @@
  */
 #include "index_score.cuh"
 
-enum { WIDTH = 128, HEADS = 64, WARPS = 8, GRAIN = 512 };
+enum { WIDTH = 128, HEADS = 64, WARPS = 8 };
 
 /* The power of two to multiply a row by, whose largest magnitude is amax; 0: none will do (infinite, NaN, very small). */
 static __device__ __forceinline__ float factor_of(float amax)
@@ -95,50 +95,38 @@ static __global__ void __launch_bounds__(WARPS * 32) fold_queries_kernel(lf_cuda
     }
 }
 
-int lf_cuda_folds_index(const lf_cuda *c)
+/* The areas one after another, as lf_cuda_index_fold_scratch counts them; returns their end. */
+static uint8_t *place_all(lf_cuda_folded *f, uint8_t *p, int64_t queries, int64_t rows)
 {
-    const lf_model *m = c->dev.model;
+    int64_t n = lf_min(queries, LF_CUDA_FOLD_QUERIES), marks = lf_ceil_div(rows, LF_FOLD_TILE), g = LF_CUDA_GRAIN;
 
-    return c->dev.numerics == LF_RELEASED && c->dev.act_bytes == 2 && m->index_heads == HEADS && m->index_dim == WIDTH;
-}
-
-/* The areas one after another; returns their size. */
-static size_t place_all(lf_cuda_folded *f, uint8_t *p, int64_t queries, int64_t rows)
-{
-    int64_t n = lf_min(queries, LF_FOLD_QUERIES), marks = lf_round_up(lf_ceil_div(rows, LF_FOLD_TILE), GRAIN);
-    uint8_t *end = p;
-
-    f->q = end;
-    end += n * HEADS * WIDTH;
-    f->keys = end;
-    end += lf_round_up(rows * WIDTH, GRAIN);
-    f->w = (float *)(void *)end;
-    end += n * HEADS * 4;
-    f->key_scale = (float *)(void *)end;
-    end += lf_round_up(4 * rows, GRAIN);
-    f->misfits = (int *)(void *)end;
-    end += GRAIN;
-    f->tile_misfit = end;
-    end += marks;
-    f->query_misfit = end;
-    end += lf_round_up(n, GRAIN);
-    return (size_t)(end - p);
-}
-
-size_t lf_cuda_fold_scratch(int64_t queries, int64_t rows)
-{
-    lf_cuda_folded f;
-
-    return place_all(&f, NULL, queries, rows);
+    f->q = p;
+    p += n * HEADS * WIDTH;
+    f->w = (float *)(void *)p;
+    p += n * HEADS * 4;
+    f->keys = p;
+    p += lf_round_up(rows * WIDTH, g);
+    f->key_scale = (float *)(void *)p;
+    p += lf_round_up(rows * 4, g);
+    f->misfits = (int *)(void *)p;
+    p += g;
+    f->tile_misfit = p;
+    p += lf_round_up(marks, g);
+    f->query_misfit = p;
+    return p + lf_round_up(n, g);
 }
 
 int lf_cuda_fold_keys(lf_cuda *c, lf_cuda_folded *f, const lf_act *keys, int64_t rows, int64_t queries)
 {
-    uint8_t *p = (uint8_t *)lf_cuda_scratch(c, LF_SCRATCH_B, lf_cuda_fold_scratch(queries, rows));
+    size_t bytes = lf_cuda_index_fold_scratch(&c->dev, queries, rows);
+    uint8_t *p = (uint8_t *)lf_cuda_scratch(c, LF_SCRATCH_B, bytes);
 
     if (!p)
         return -1;
-    place_all(f, p, queries, rows);
+    if (place_all(f, p, queries, rows) != p + bytes) {
+        lf_cuda_fail(c, "index_topk: room for keys and queries in e4m3 is not what was planned");
+        return -1;
+    }
     if (LF_CUDA(c, cudaMemsetAsync(f->misfits, 0, (size_t)(f->query_misfit - (uint8_t *)(void *)f->misfits), c->stream),
                 "index_topk: clearing marks"))
         return -1;

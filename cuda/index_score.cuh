@@ -9,7 +9,7 @@
 
 /* Keys and queries as e4m3, one power of two per row aside; in released numerics, where a row is e2m1 values with scales
  * that are mostly close together, that loses nothing.  Where it would, the row is marked.  All device memory. */
-enum { LF_FOLD_TILE = 256, LF_FOLD_QUERIES = 8192, LF_FOLD_KEY = 0, LF_FOLD_QUERY = 1 };
+enum { LF_FOLD_TILE = 256, LF_FOLD_KEY = 0, LF_FOLD_QUERY = 1 };
 
 typedef struct lf_cuda_folded {
     uint8_t *q;                            /* [queries, 64, 128] */
@@ -35,10 +35,8 @@ typedef struct lf_cuda_scores {
 
 void lf_cuda_index_score(lf_cuda *c, const lf_cuda_scores *s);
 
-/* index_fold.cu.  Whether this device folds; the memory for up to LF_FOLD_QUERIES queries at a time; keys, then queries
- * into it.  -1: recorded. */
-int lf_cuda_folds_index(const lf_cuda *c);
-size_t lf_cuda_fold_scratch(int64_t queries, int64_t rows);
+/* index_fold.cu: keys, then up to LF_CUDA_FOLD_QUERIES queries at a time, into lf_cuda_index_fold_scratch bytes; that
+ * function also tells whether a device folds.  -1: recorded. */
 int lf_cuda_fold_keys(lf_cuda *c, lf_cuda_folded *f, const lf_act *keys, int64_t rows, int64_t queries);
 int lf_cuda_fold_queries(lf_cuda *c, const lf_cuda_folded *f, const lf_act *q, const float *w, int64_t queries);
 

@@ -111,9 +111,9 @@ void lf_cuda_index_topk(lf_dev *d, const lf_topk *t)
     if (!score)
         return;
     lf_cuda_folded folded;
-    int fold = lf_cuda_folds_index(c) && most > (t->score ? 0 : t->k);
+    int fold = lf_cuda_index_fold_scratch(d, 1, 1) > 0 && most > (t->score ? 0 : t->k);
     if (fold) {
-        tile = lf_min(tile, LF_FOLD_QUERIES);
+        tile = lf_min(tile, LF_CUDA_FOLD_QUERIES);
         if (lf_cuda_fold_keys(c, &folded, t->keys, most, t->queries))
             return;
     }

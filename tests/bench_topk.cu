@@ -74,7 +74,7 @@ static void scores_only(lf_dev *d, const lf_topk *t)
     lf_cuda *c = lf_cuda_of(d);
     int64_t ld = lf_round_up(t->row_count, 4), tile = lf_min(t->queries, (256 << 20) / (4 * ld));
     float *score = (float *)lf_cuda_scratch(c, LF_SCRATCH_A, lf_cuda_topk_scratch(t->queries, t->row_count));
-    int fold = lf_cuda_folds_index(c);
+    int fold = lf_cuda_index_fold_scratch(d, 1, 1) > 0;
     lf_cuda_folded f;
 
     if (fold)
