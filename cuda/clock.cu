@@ -14,7 +14,8 @@ struct lf_cuda_clock {
     int n;
 };
 
-/* Adds up what is recorded; the last event begins the next interval.  Waits for it: once in STAMPS calls, or in sync. */
+/* Adds up what is recorded; the last event begins the next interval.  Waits for it: once in STAMPS calls, or in
+ * sync. */
 static void settle(lf_cuda *c)
 {
     lf_cuda_clock *k = c->clock;

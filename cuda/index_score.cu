@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The released shape in bf16 is index_wgmma.cu's.  Other bf16: tensor cores, with index_dim 32, 64 or 128 and heads in eights.  A warp keeps 64 keys in registers as
- * the rows of its products; the heads of one query after another are the columns, so that relu and the
- * weighted sum over heads stay in registers, in a fixed order: per thread over its columns, then over the
- * four threads that share a row. Everything else: float32 fused multiply-adds.  Which of the two is a matter
- * of type and shape, never of the number of rows.
+ * The released shape in bf16 is index_wgmma.cu's.  Other bf16: tensor cores, with index_dim 32, 64 or 128 and heads
+ * in eights.  A warp keeps 64 keys in registers as the rows of its products; the heads of one query after another are
+ * the columns, so that relu and the weighted sum over heads stay in registers, in a fixed order: per thread over its
+ * columns, then over the four threads that share a row. Everything else: float32 fused multiply-adds.  Which of the
+ * two is a matter of type and shape, never of the number of rows.
  */
 #include "index_score.cuh"
 

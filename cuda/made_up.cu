@@ -58,7 +58,8 @@ __global__ void make_fp4(uint8_t *out, uint8_t *scale, made m)
 __global__ void __launch_bounds__(1024) make_fp8(uint8_t *out, uint8_t *scale, made m)
 {
     __shared__ float spare[33];
-    int64_t wide = (m.cols + 127) / 128, r0 = blockIdx.x / wide * 128, c = blockIdx.x % wide * 128 + (threadIdx.x & 127);
+    int64_t wide = (m.cols + 127) / 128;
+    int64_t r0 = blockIdx.x / wide * 128, c = blockIdx.x % wide * 128 + (threadIdx.x & 127);
     float v[16], amax = 0;
 
     for (int k = 0; k < 16; k++) {
@@ -79,7 +80,8 @@ __global__ void __launch_bounds__(1024) make_fp8(uint8_t *out, uint8_t *scale, m
 
 } // namespace
 
-int lf_cuda_made_up(lf_dev *d, lf_weight *w, const lf_inventory_item *item, lf_storage store, uint64_t seed, lf_err *err)
+int lf_cuda_made_up(lf_dev *d, lf_weight *w, const lf_inventory_item *item, lf_storage store, uint64_t seed,
+                    lf_err *err)
 {
     lf_cuda *c = lf_cuda_of(d);
     lf_synth_law law = lf_synth_law_of(item, seed);

@@ -29,8 +29,8 @@ struct lf_stream {
     uint32_t count;
 };
 
-/* The sum over the block; all threads.  turn: 0, 1, 2 over and over.  The place of the next turn but one was read before
- * this barrier and is added to after the next one: so it can be cleared here. */
+/* The sum over the block; all threads.  turn: 0, 1, 2 over and over.  The place of the next turn but one was read
+ * before this barrier and is added to after the next one: so it can be cleared here. */
 static __device__ __forceinline__ uint32_t lf_stream_sum(lf_stream *s, uint32_t x, int turn)
 {
     x = __reduce_add_sync(~0u, x);
@@ -146,7 +146,8 @@ template <typename Put> static __device__ void lf_stream_put(lf_stream *s, uint3
 /* put(place, index) for each of the min(k, n) best of n < 2^32, places by ascending index; k at most LF_STREAM_MOST;
  * score 16-byte aligned, padded to a multiple of four.  All threads of the block. */
 template <typename Put>
-static __device__ void lf_stream_select(lf_stream *s, const float *score, int64_t n, uint32_t k, uint32_t sort_n, Put put)
+static __device__ void lf_stream_select(lf_stream *s, const float *score, int64_t n, uint32_t k, uint32_t sort_n,
+                                        Put put)
 {
     constexpr int HALF = LF_STREAM_STEP / 2;
     int64_t i = 4 * threadIdx.x;

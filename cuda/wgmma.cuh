@@ -79,7 +79,8 @@ __device__ __forceinline__ void lf_copies_wait(void)   /* this thread's */
     asm volatile("cp.async.wait_all;" ::: "memory");
 }
 
-/* Four 8 x 8 tiles of 16-bit elements: lane l gives the address of row l & 7 of tile l / 8, and gets two elements of each. */
+/* Four 8 x 8 tiles of 16-bit elements: lane l gives the address of row l & 7 of tile l / 8, and gets two elements
+ * of each. */
 __device__ __forceinline__ void lf_ldmatrix4(uint32_t (&r)[4], uint32_t at)
 {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
@@ -154,8 +155,8 @@ __device__ __forceinline__ void lf_wgmma_64x64(float (&d)[32], uint64_t a, uint6
                  : LF_F32(d, 0) : "l"(a), "l"(b), "r"(add));
 }
 
-/* The same with a in registers: bytes 4 c .. 4 c + 3 of rows g, g + 8 of the step's 32 bytes, then bytes 16 + 4 c ..; b as
- * above.  Of bf16 a step is 16 channels, of e4m3 (b then has rows of 128) 32. */
+/* The same with a in registers: bytes 4 c .. 4 c + 3 of rows g, g + 8 of the step's 32 bytes, then bytes 16 + 4 c
+ * ..; b as above.  Of bf16 a step is 16 channels, of e4m3 (b then has rows of 128) 32. */
 __device__ __forceinline__ void lf_wgmma_64x64(float (&d)[32], const uint32_t (&a)[4], uint64_t b, int add)
 {
     asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %37, 0;\n"

@@ -2,9 +2,9 @@
  *
  * bench: `longfill bench`: grids over lengths, timed, as one table.  Floor 6, used by cmd_bench.c and bench_*.c only.
  *
- * A grid takes the first dp x pcp x tp ranks; the others open the same communicators (as more dp groups, so pcp x tp must
- * divide the ranks started) and wait.  Every dp group computes one prompt of the length at the same time; no files are
- * written.  All printed values are defined in longfill(1), section BENCH.
+ * A grid takes the first dp x pcp x tp ranks; the others open the same communicators (as more dp groups, so pcp x tp
+ * must divide the ranks started) and wait.  Every dp group computes one prompt of the length at the same time; no
+ * files are written.  All printed values are defined in longfill(1), section BENCH.
  */
 #ifndef LF_BENCH_H
 #define LF_BENCH_H

@@ -48,7 +48,8 @@ static json_t *model_json(const lf_plan *p)
         of_kind[m->kind[i]]++;
     for (int i = 0; i < 3; i++)
         set_bytes(layers, lf_kind_name((lf_kind)i), of_kind[i]);
-    return json_pack("{s:s, s:s, s:s?, s:o, s:I, s:I, s:o, s:I, s:o}", "model_type", m->type, "config_sha256", m->sha256,
+    return json_pack("{s:s, s:s, s:s?, s:o, s:I, s:I, s:o, s:I, s:o}", "model_type", m->type,
+                     "config_sha256", m->sha256,
                      "weights_id", p->checkpoint ? lf_checkpoint_id(p->checkpoint) : NULL, "layers", layers,
                      "parameters", (json_int_t)p->parameters, "weight_bytes", (json_int_t)p->total, "weights", weights,
                      "length", (json_int_t)p->length, "kv", kv_json(m, p->length));
@@ -163,7 +164,9 @@ static void grids_text(FILE *out, json_t *o)
     if (json_is_null(best))
         fprintf(out, "none fits: more ranks share experts and tokens\n");
     else
-        fprintf(out, "recommended: %lld x %lld x %lld, of those that fit the one with the smallest tp, then the largest pcp\n",
+        fprintf(out,
+                "recommended: %lld x %lld x %lld, of those that fit the one with the smallest tp, then the largest "
+                "pcp\n",
                 (long long)json_integer_value(json_object_get(best, "dp")),
                 (long long)json_integer_value(json_object_get(best, "pcp")),
                 (long long)json_integer_value(json_object_get(best, "tp")));

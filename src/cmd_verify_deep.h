@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * cmd_verify_deep: the first tokens of KV files once more through the model, on the CPU.  Floor 6, used by cmd_verify.c.
+ * cmd_verify_deep: the first tokens of KV files once more through the model, on the CPU.  Floor 6, used by
+ * cmd_verify.c.
  */
 #ifndef LF_CMD_VERIFY_DEEP_H
 #define LF_CMD_VERIFY_DEEP_H

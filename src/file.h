@@ -13,8 +13,8 @@
 int lf_file_read_at(int fd, void *to, size_t n, uint64_t at);
 int lf_file_write_at(int fd, const void *from, size_t n, uint64_t at);
 int lf_file_append(int fd, const void *from, size_t n);        /* where the file stands */
-/* The end of writing: fsync and close, the latter in any case.  bad: something failed before, errno says why.  -1: errno
- * is that of the first that failed. */
+/* The end of writing: fsync and close, the latter in any case.  bad: something failed before, errno says why.  -1:
+ * errno is that of the first that failed. */
 int lf_file_settle(int fd, int bad);
 
 /* fsync of the directory that PATH is in: a rename is durable only when it is.  Not every file system can. */

@@ -35,7 +35,8 @@ const lf_option lf_option_table[] = {
       "stored KV rows; auto: fp8 for released, f32 for exact" },
     { "pcp-attention", 0, LF_OPT_CHOICE, "gather|merge|auto", 0, 0, "auto", AT(pcp_attention), PREFILL | PLAN | BENCH,
       0,
-      "gather: every rank gets all compressed rows; merge: they stay where they are and results are merged; auto is gather" },
+      "gather: every rank gets all compressed rows; merge: they stay where they are and results are merged; "
+      "auto is gather" },
     { "logits", 0, LF_OPT_LOGITS, "last|none|topk:K|all", 0, 0, "last", AT(logits), PREFILL, 0,
       "which logits to store" },
     { "logprobs", 0, LF_OPT_FLAG, NULL, 0, 0, NULL, AT(logprobs), PREFILL, 0,

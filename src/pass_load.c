@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The largest calls that a pass makes, from the shapes of its tiles: what attention.c, compressor.c, moe.c and head.c ask
- * for.
+ * The largest calls that a pass makes, from the shapes of its tiles: what attention.c, compressor.c, moe.c and head.c
+ * ask for.
  */
 #include "pass.h"
 

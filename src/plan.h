@@ -4,9 +4,10 @@
  * Floor 6.
  *
  * The sizes come from the functions that the loader and the pass take their memory by.  Of a grid's ranks the one that
- * takes most is shown.  A GPU holds the weights, one layer's packed experts expanded to fp8 (cuda/bank.cu), and what its
- * operations take for themselves (dev_cuda_plan.h); on the CPU weights stay in the mapped files, and only what is kept as
- * float32 counts.  Not counted: scratch memory of the CPU, and what the CUDA context and NCCL keep for themselves.
+ * takes most is shown.  A GPU holds the weights, one layer's packed experts expanded to fp8 (cuda/bank.cu), and what
+ * its operations take for themselves (dev_cuda_plan.h); on the CPU weights stay in the mapped files, and only what is
+ * kept as float32 counts.  Not counted: scratch memory of the CPU, and what the CUDA context and NCCL keep for
+ * themselves.
  */
 #ifndef LF_PLAN_H
 #define LF_PLAN_H
@@ -70,8 +71,8 @@ void lf_plan_pass_size(const lf_plan *p, lf_plan_grid *g);
 void lf_plan_grid_size(const lf_plan *p, lf_plan_grid *g);
 /* All grids of p->ranks ranks that divide the model, smallest tp first, then largest pcp; *out is the caller's. */
 int lf_plan_grids(const lf_plan *p, lf_plan_grid **out);
-/* The first that fits, or -1: rows that travel are small and experts are spread over pcp and tp alike, so tp, which adds
- * sums of activations, is taken only when the prompt does not fit otherwise. */
+/* The first that fits, or -1: rows that travel are small and experts are spread over pcp and tp alike, so tp,
+ * which adds sums of activations, is taken only when the prompt does not fit otherwise. */
 int lf_plan_choose(const lf_plan_grid *g, int n);
 
 #endif

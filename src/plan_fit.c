@@ -23,7 +23,8 @@ static void describe(lf_plan *p, const lf_fit *f)
 }
 
 /* The fullest pass. */
-static void fullest(lf_plan *p, const lf_fit *f, int64_t passes, const int *n, const int64_t *lengths, lf_plan_grid *most)
+static void fullest(lf_plan *p, const lf_fit *f, int64_t passes, const int *n, const int64_t *lengths,
+                    lf_plan_grid *most)
 {
     lf_plan_grid g = { .grid = f->grid };
 

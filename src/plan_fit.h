@@ -15,8 +15,9 @@ typedef struct lf_fit {
     int merge, topk;
 } lf_fit;
 
-/* Passes of prompts of these lengths, one pass after the other: n[i] of them in pass i.  Not collective: each rank looks
- * at its own device.  Refuses with sizes and what would work; where a device does not say what it has left, all fits. */
+/* Passes of prompts of these lengths, one pass after the other: n[i] of them in pass i.  Not collective: each rank
+ * looks at its own device.  Refuses with sizes and what would work; where a device does not say what it has left,
+ * all fits. */
 int lf_plan_fits(const lf_fit *f, int64_t passes, const int *n, const int64_t *lengths, lf_err *err);
 
 /* Made-up weights on a CPU: refuses more of them than one core makes in some minutes. */

@@ -75,7 +75,8 @@ typedef struct lf_prompt {
     int64_t tokens;
 } lf_prompt;
 
-/* -1: no rank of the group began, and all return it; -2: this rank failed in the middle, where others may wait for it. */
+/* -1: no rank of the group began, and all return it; -2: this rank failed in the middle, where others may wait for
+ * it. */
 int lf_engine_run(lf_engine *e, int n, const lf_prompt *prompts, const lf_sink *sink, double *seconds, lf_err *err);
 
 /* Device bytes a pass over prompts of these lengths takes on this rank beyond the weights: lf_engine_run allocates by

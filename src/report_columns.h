@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * report_columns: the table that all formats of the report are printed from.  Floor 5; used by report*.c, and by bench_*.c
- * for its own table.
+ * report_columns: the table that all formats of the report are printed from.  Floor 5; used by report*.c, and by
+ * bench_*.c for its own table.
  */
 #ifndef LF_REPORT_COLUMNS_H
 #define LF_REPORT_COLUMNS_H

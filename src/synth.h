@@ -46,7 +46,7 @@ void lf_synth_values(const lf_inventory_item *item, uint64_t seed, int64_t first
 /* Rows [row, row + rows) as stored; row is a multiple of 128.  weight gets those rows, scale those of its companion
  * (fp8: one row for each 128; may be NULL when there is none).  scratch holds min(rows, 128) * cols floats.
  * experts: n_routed_experts, for tid2eid. */
-void lf_synth_rows(const lf_inventory_item *item, lf_storage store, uint64_t seed, int experts, int64_t row, int64_t rows,
-                   void *weight, uint8_t *scale, float *scratch);
+void lf_synth_rows(const lf_inventory_item *item, lf_storage store, uint64_t seed, int experts, int64_t row,
+                   int64_t rows, void *weight, uint8_t *scale, float *scratch);
 
 #endif

@@ -60,11 +60,11 @@ int lf_weights_load(lf_weights *w, const lf_model *m, lf_checkpoint *c, uint64_t
                     lf_err *err);
 void lf_weights_free(lf_weights *w);
 
-/* Bytes of an item on this rank as lf_weights_load takes them (0: an expert of another rank), stored this way; made_up:
- * without a checkpoint.  *matrix: 1 when it is kept as stored, which on the CPU takes no memory of its own when it comes
- * from a file; 0 when it is kept as float32 (expert ids: int64) beside it. */
-int64_t lf_weights_share(const lf_inventory_item *item, lf_storage store, const lf_model *m, const lf_grid *g, int made_up,
-                         int *matrix);
+/* Bytes of an item on this rank as lf_weights_load takes them (0: an expert of another rank), stored this way;
+ * made_up: without a checkpoint.  *matrix: 1 when it is kept as stored, which on the CPU takes no memory of its
+ * own when it comes from a file; 0 when it is kept as float32 (expert ids: int64) beside it. */
+int64_t lf_weights_share(const lf_inventory_item *item, lf_storage store, const lf_model *m, const lf_grid *g,
+                         int made_up, int *matrix);
 
 /* The same as a GPU takes it (dev_cuda_plan.h): matrices among the weights, vectors by themselves. */
 int64_t lf_weights_on_gpu(const lf_inventory_item *item, lf_storage store, const lf_model *m, const lf_grid *g,

@@ -27,8 +27,8 @@ static int64_t own_rows(const lf_inventory_item *item, const lf_model *m, const 
     return each;
 }
 
-int64_t lf_weights_share(const lf_inventory_item *item, lf_storage store, const lf_model *m, const lf_grid *g, int made_up,
-                         int *matrix)
+int64_t lf_weights_share(const lf_inventory_item *item, lf_storage store, const lf_model *m, const lf_grid *g,
+                         int made_up, int *matrix)
 {
     lf_inventory_item part = *item;
     int64_t row0, rows;

@@ -46,7 +46,8 @@ holds "$(column 2 prefill_throughput_max) * $(column 2 ttft_min_s) < 300.5"
 result $? "compute time is not less than the time to the first token"
 [ -z "$(column 1 ttft_reduction_pct)$(column 2 throughput_gain_pct)" ]
 result $? "a single grid is compared with nothing"
-[ "$(column 2 pcp_bytes_sent)" = 0 ] && [ "$(column 2 kv_bytes)" -gt 10000 ] && ! ls "$tiny"/*.part "$tiny"/kv 2>/dev/null
+[ "$(column 2 pcp_bytes_sent)" = 0 ] && [ "$(column 2 kv_bytes)" -gt 10000 ] &&
+    ! ls "$tiny"/*.part "$tiny"/kv 2>/dev/null
 result $? "rows are counted, none are sent, no file is written"
 
 bench 2 --grids 1x1x1,1x2x1,1x1x2,2x1x1 --lengths 300 --repeat 3 --format csv
@@ -54,7 +55,8 @@ bench 2 --grids 1x1x1,1x2x1,1x1x2,2x1x1 --lengths 300 --repeat 3 --format csv
 result $? "two ranks, four grids, one of them of one rank"
 cp "$dir/out" "$dir/csv"
 for line in 2 3 4; do
-    holds "(100 * (1 - $(column $line ttft_s) / $(column 1 ttft_s)) - ($(column $line ttft_reduction_pct))) ^ 2 < 1e-4" &&
+    holds "(100 * (1 - $(column $line ttft_s) / $(column 1 ttft_s)) - \
+            ($(column $line ttft_reduction_pct))) ^ 2 < 1e-4" &&
         holds "(100 * ($(column $line prefill_throughput) / $(column 1 prefill_throughput) - 1) - \
             ($(column $line throughput_gain_pct))) ^ 2 < 1e-4"
     result $? "$(column $line grid): improvements follow from the medians"
@@ -107,8 +109,8 @@ mkdir "$dir/m" && cp "$tiny/config.json" "$dir/m"
 "$longfill" bench -m "$dir/m" --device cpu --lengths 9 --repeat 1 >"$dir/out" 2>"$dir/err"
 [ $? -eq 1 ] && [ ! -s "$dir/out" ] && grep -q "dummy needs only config.json" "$dir/err"
 result $? "without weights: refused, naming --weights dummy"
-"$longfill" bench -m "$dir/m" --device cpu --lengths 9 --repeat 1 --weights dummy >"$dir/out" 2>"$dir/err" && [ -s "$dir/out" ] &&
-    [ "$(ls "$dir/m")" = config.json ]
+"$longfill" bench -m "$dir/m" --device cpu --lengths 9 --repeat 1 --weights dummy >"$dir/out" 2>"$dir/err" &&
+    [ -s "$dir/out" ] && [ "$(ls "$dir/m")" = config.json ]
 result $? "with it config.json is enough, and nothing is left behind"
 
 results

@@ -5,8 +5,8 @@
  * Tolerances, as relative norms over all rows or logits.  exact in float32: 1e-5, as the CPU against the reference.
  * exact with bf16 activations against float32: each of some forty roundings a layer adds 2^-9 of a value's size, at
  * random, and a routed expert or an index row may be chosen otherwise: 1e-1.  released: what flips there changes
- * everything after it, so the CPU and the GPU are compared in the first layer only, 1e-2.  Grids of GPUs in gather mode:
- * the same bytes along pcp; along tp the products are cut elsewhere.
+ * everything after it, so the CPU and the GPU are compared in the first layer only, 1e-2.  Grids of GPUs in gather
+ * mode: the same bytes along pcp; along tp the products are cut elsewhere.
  */
 #include "grid_world.h"
 #include "dev_cuda.h"

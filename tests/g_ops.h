@@ -110,7 +110,8 @@ static inline float *g_values(g_run *r, int64_t n, float scale)
     return x;
 }
 
-/* Whole numbers from -most to most, times `unit`: with few of them every order of summation is exact, and ties abound. */
+/* Whole numbers from -most to most, times `unit`: with few of them every order of summation is exact, and ties
+ * abound. */
 static inline float *g_whole(g_run *r, int64_t n, int most, float unit)
 {
     float *x = g_keep(r, (size_t)n * 4);
@@ -247,7 +248,8 @@ static inline int g_weight(g_run *r, g_kind kind, int64_t rows, int64_t cols)
 {
     static const lf_dtype type[] = { LF_F32, LF_BF16, LF_E4M3, LF_I8, LF_I8 };
     lf_weight w = { .dtype = type[kind], .rows = rows, .cols = cols, .all_rows = rows, .all_cols = cols };
-    size_t count = (size_t)(rows * cols), bytes = kind == G_F32 ? 4 * count : kind == G_BF16 ? 2 * count : count, scales = 0;
+    size_t count = (size_t)(rows * cols), scales = 0;
+    size_t bytes = kind == G_F32 ? 4 * count : kind == G_BF16 ? 2 * count : count;
     uint8_t *data = g_keep(r, bytes), *scale = NULL;
     lf_err err;
 
@@ -357,9 +359,9 @@ static inline void g_compare(const g_run *r, const char *name, const float *got,
             worst = i;
         }
     if (far > 0)
-        printf("# %s: largest difference %.3g (got %.9g, expected %.9g; row %lld, channel %lld), %lld of %lld differ\n", name,
-               far, (double)got[worst], (double)want[worst], (long long)(worst / width), (long long)(worst % width),
-               (long long)differ, (long long)(rows * width));
+        printf("# %s: largest difference %.3g (got %.9g, expected %.9g; row %lld, channel %lld), %lld of %lld differ\n",
+               name, far, (double)got[worst], (double)want[worst], (long long)(worst / width),
+               (long long)(worst % width), (long long)differ, (long long)(rows * width));
     TAP_CHECK(bad == 0, "%s, %s, %s: as on the CPU", name, r->geometry, r->mode);
     TAP_CHECK((double)differ <= 2 + tol.share * (double)(rows * width), "  and %lld of %lld values off by a rounding",
               (long long)differ, (long long)(rows * width));

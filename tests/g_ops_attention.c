@@ -37,13 +37,15 @@ static void attend(g_run *r, lf_dev *d, int64_t first, int64_t m, float *out)
         g_get_act(d, out, a.out, m * each);
 }
 
-/* Choices of up to `most` of the entries that each query sees, ascending, -1 after the last; of every fifth query none. */
+/* Choices of up to `most` of the entries that each query sees, ascending, -1 after the last; of every fifth query
+ * none. */
 static const int32_t *choose(g_run *r, int64_t rows, int64_t most)
 {
     int32_t *sel = g_keep(r, (size_t)(rows * most) * 4);
 
     for (int64_t i = 0; i < rows; i++) {
-        int64_t seen = (r->opt[POS0] + i + 1) / 4, n = 0, want = i % 5 == 4 ? 0 : i % 5 == 0 ? most : g_below(r, most + 1);
+        int64_t seen = (r->opt[POS0] + i + 1) / 4, n = 0;
+        int64_t want = i % 5 == 4 ? 0 : i % 5 == 0 ? most : g_below(r, most + 1);
         for (int64_t c = 0; c < seen && n < want; c++)
             if (g_below(r, seen - c) < want - n)
                 sel[i * most + n++] = (int32_t)c;
@@ -111,8 +113,8 @@ static void merge(g_run *r, lf_dev *d, int64_t first, int64_t m, float *out)
         memcpy(x + p * m * each, (const float *)r->in[0] + (p * rows + first) * each, (size_t)(m * each) * 4);
         memcpy(lse + p * m * heads, (const float *)r->in[1] + (p * rows + first) * heads, (size_t)(m * heads) * 4);
     }
-    d->ops->merge(d, y, g_act(r, d, x, parts * m * each), g_put(r, d, lse, (size_t)(parts * m * heads) * 4), (int)parts, m,
-                  (int)heads, r->opt[1] ? g_put(r, d, r->in[2], (size_t)heads * 4) : NULL);
+    d->ops->merge(d, y, g_act(r, d, x, parts * m * each), g_put(r, d, lse, (size_t)(parts * m * heads) * 4),
+                  (int)parts, m, (int)heads, r->opt[1] ? g_put(r, d, r->in[2], (size_t)heads * 4) : NULL);
     g_get_act(d, out, y, m * each);
     free(x);
     free(lse);

@@ -17,8 +17,8 @@ static void gemm(g_run *r, lf_dev *d, int64_t first, int64_t m, float *out)
     lf_weight w = lf_weight_cols(lf_weight_rows(*g_weight_on(r, d, 0), r->opt[ROW0], n), r->opt[COL0], r->opt[COLS]);
     void *y = g_new(r, d, (size_t)(m * ldo * size));
     float *back = lf_alloc((size_t)(m * ldo) * 4 + 4);
-    lf_gemm g = { .x = g_act(r, d, (const float *)r->in[0] + first * ldx, m * ldx), .m = m, .ldx = ldx, .w = &w, .out = y,
-                  .ldo = ldo, .kind = r->opt[F32] ? LF_OUT_F32 : LF_OUT_ACT, .plain = (int)r->opt[PLAIN],
+    lf_gemm g = { .x = g_act(r, d, (const float *)r->in[0] + first * ldx, m * ldx), .m = m, .ldx = ldx, .w = &w,
+                  .out = y, .ldo = ldo, .kind = r->opt[F32] ? LF_OUT_F32 : LF_OUT_ACT, .plain = (int)r->opt[PLAIN],
                   .parts = (int)r->opt[PARTS] };
     int touched = 0;
 
@@ -58,8 +58,8 @@ static void product(g_run *r, const char *name, int64_t rows, int64_t cols, cons
     r->quantises = 1;
     g_weight(r, (g_kind)r->opt[KIND], rows, cols);
     r->in[0] = g_values(r, r->rows * r->opt[LDX], 1);
-    snprintf(text, sizeof text, "gemm %s, %s [%lld, %lld]%s", name, kind[r->opt[KIND]], (long long)rows, (long long)cols,
-             r->opt[F32] ? ", float32 out" : "");
+    snprintf(text, sizeof text, "gemm %s, %s [%lld, %lld]%s", name, kind[r->opt[KIND]], (long long)rows,
+             (long long)cols, r->opt[F32] ? ", float32 out" : "");
     g_check(r, text, gemm, r->rows, r->opt[ROWS], tolerance(r));
     g_forget(r);
 }

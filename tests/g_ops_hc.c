@@ -31,7 +31,8 @@ static lf_hc weights(g_run *r, lf_dev *d)
 static void pre(g_run *r, lf_dev *d, int64_t first, int64_t m, float *out)
 {
     int64_t n = r->model.hc, hidden = r->model.hidden, mixes = n + n * n;
-    lf_act *x = g_act(r, d, (const float *)r->in[0] + first * n * hidden, m * n * hidden), *y = g_new_act(r, d, m * hidden);
+    lf_act *x = g_act(r, d, (const float *)r->in[0] + first * n * hidden, m * n * hidden);
+    lf_act *y = g_new_act(r, d, m * hidden);
     float *mix = g_new(r, d, (size_t)(m * mixes) * 4);
     const float *norm = g_put(r, d, r->in[4], (size_t)hidden * 4);
     lf_hc hc = weights(r, d);

@@ -16,7 +16,8 @@ static void route(g_run *r, lf_dev *d, int64_t first, int64_t m, float *out)
     int64_t k = r->model.experts_per_tok, hidden = r->model.hidden, vocab = 64;
     int32_t *expert = g_new(r, d, (size_t)(m * k) * 4);
     float *weight = g_new(r, d, (size_t)(m * k) * 4), *h = lf_alloc((size_t)(2 * m * k) * 4 + 4);
-    lf_route a = { .expert = expert, .weight = weight, .y = g_act(r, d, (const float *)r->in[0] + first * hidden, m * hidden),
+    lf_route a = { .expert = expert, .weight = weight,
+                   .y = g_act(r, d, (const float *)r->in[0] + first * hidden, m * hidden),
                    .m = m, .gate = g_weight_on(r, d, 0) };
 
     if (r->opt[1]) {
@@ -68,8 +69,9 @@ static void routes(g_run *r)
             TAP_QUIET(off, got[i] != want[i] || fabsf(got[i + k] - want[i + k]) <= 1e-5f * fabsf(want[i + k]) + 1e-6f,
                       "row %d: weight %g, expected %g", (int)(i / (2 * k)), (double)got[i + k], (double)want[i + k]);
         }
-        TAP_CHECK(by_id ? other == 0 : (double)other <= 0.005 * (double)(rows * k), "route, %s, %s, %s: experts; %d differ",
-                  by_id ? "by token id" : "learned", r->geometry, r->mode, (int)other);
+        TAP_CHECK(by_id ? other == 0 : (double)other <= 0.005 * (double)(rows * k),
+                  "route, %s, %s, %s: experts; %d differ", by_id ? "by token id" : "learned", r->geometry,
+                  r->mode, (int)other);
         TAP_CHECK(off == 0, "  and their weights");
         g_invariant(r, "route", route, rows, 2 * k, got);
     }
@@ -160,7 +162,8 @@ static void all(g_run *r)
 
     routes(r);
     expert_case(r, "experts, e2m1", G_FP4, 6, 1);
-    /* Scales 2^20 apart leave float32 sums that are what remains of far larger terms; and only released numerics folds. */
+    /* Scales 2^20 apart leave float32 sums that are what remains of far larger terms; and only released numerics
+     * folds. */
     if (r->numerics == LF_RELEASED)
         expert_case(r, "experts, e2m1 that does not fold", G_FP4_WIDE, 4, 1);
     expert_case(r, "experts, e4m3", G_E4M3, 4, 1);

@@ -102,8 +102,9 @@ static void compress(g_run *r, lf_dev *d, int64_t first, int64_t m, float *out)
     int64_t width = r->opt[0], ratio = r->opt[1], ld = ratio == 4 ? 2 * width : width, n = ratio * ld;
     const float *u = (const float *)r->in[0] + (first + 1) * n, *g = (const float *)r->in[1] + (first + 1) * n;
     lf_compress c = { .out = g_new_act(r, d, m * width), .u = g_put(r, d, u, (size_t)(m * n) * 4),
-                      .g = g_put(r, d, g, (size_t)(m * n) * 4), .blocks = m, .block0 = 1000 + first, .ratio = (int)ratio,
-                      .width = width, .norm = g_put(r, d, r->in[2], (size_t)width * 4), .rope = g_rope(r, d) };
+                      .g = g_put(r, d, g, (size_t)(m * n) * 4), .blocks = m, .block0 = 1000 + first,
+                      .ratio = (int)ratio, .width = width,
+                      .norm = g_put(r, d, r->in[2], (size_t)width * 4), .rope = g_rope(r, d) };
 
     if (ratio == 4 && (first > 0 || r->opt[2])) {
         c.prev_u = g_put(r, d, u - n, (size_t)n * 4);
@@ -165,15 +166,15 @@ static void rotations(g_run *r)
     memcpy(r->opt, (int64_t[]){ m->index_heads, m->index_dim, 0, 1 }, 32);
     r->in[0] = g_values(r, r->rows * m->index_heads * m->index_dim, 1);
     r->quantises = 1;
-    /* exact: one rounding, which the exact CPU does not do.  released: a near-tie moves a value by one e2m1 step, at most
-     * a third of its group's largest */
+    /* exact: one rounding, which the exact CPU does not do.  released: a near-tie moves a value by one e2m1 step,
+     * at most a third of its group's largest */
     g_check(r, "index_query", rotate, r->rows, (int64_t)m->index_heads * m->index_dim,
             r->act == 4 ? rounded(r, 0) : r->numerics == LF_EXACT ? (g_tol){ 1e-5, 1, 1, 4e-3 }
                                                                   : (g_tol){ 0.34, 0, 0.001, 0.02 });
     r->in[0] = g_values(r, r->rows * m->head_dim, 2);
     r->in[2] = g_floats(r, m->head_dim, 1);
-    /* exact: two roundings, of values up to the row's largest.  released: one e4m3 step, an eighth of the group's largest
-     * at most, rarely */
+    /* exact: two roundings, of values up to the row's largest.  released: one e4m3 step, an eighth of the group's
+     * largest at most, rarely */
     g_check(r, "window", window, r->rows, m->head_dim,
             r->act == 4 ? rounded(r, 0) : r->numerics == LF_EXACT ? (g_tol){ 0.008, 1, 1, 6e-3 }
                                                                   : (g_tol){ 0.125, 0, 0.005, 0.02 });
@@ -183,7 +184,8 @@ static void rotations(g_run *r)
 static void compressors(g_run *r)
 {
     const lf_model *m = &r->model;
-    const char *const name[] = { "compress, ratio 128", "compress, ratio 4", "compress, ratio 4, from the first block" };
+    const char *const name[] = { "compress, ratio 128", "compress, ratio 4",
+                                 "compress, ratio 4, from the first block" };
 
     r->quantises = 0;
     r->in[0] = g_floats(r, r->rows * 7, 1);

@@ -80,7 +80,8 @@ static void judge_choice(g_run *r, const float *got, const float *want, const fl
             TAP_QUIET(bad, x >= least - 1e-5f * top, "query %d: entry %g has score %g; the least chosen has %g", (int)i,
                       (double)g[j], (double)x, (double)least);
             /* A float32 sum over heads of terms that cancel: the few-row case has small tops from large terms. */
-            TAP_QUIET(off, fabsf(g[k + j] - x) <= 1e-5f * fmaxf(top, 1), "query %d: entry %g has score %g, expected %g", (int)i,
+            TAP_QUIET(off, fabsf(g[k + j] - x) <= 1e-5f * fmaxf(top, 1),
+                      "query %d: entry %g has score %g, expected %g", (int)i,
                       (double)g[j], (double)g[k + j], (double)x);
         }
     }
@@ -90,8 +91,8 @@ static void judge_choice(g_run *r, const float *got, const float *want, const fl
               (long long)other, (long long)(rows * k));
 }
 
-/* Rows of `width` as index_query and row_unpack leave them in released numerics: e2m1 with a power of two per 32; but each
- * `odd`th is not. */
+/* Rows of `width` as index_query and row_unpack leave them in released numerics: e2m1 with a power of two per 32;
+ * but each `odd`th is not. */
 static float *fp4_rows(g_run *r, int64_t rows, int64_t width, int64_t odd)
 {
     static const float value[] = { 0, 0.5f, 1, 1.5f, 2, 3, 4, 6 };
@@ -151,7 +152,8 @@ static void whole_numbers(g_run *r, int64_t rows, int nan)
 
 static void choices(g_run *r)
 {
-    /* position of the first query, first entry, entries: from the first token on; deep in a prompt; a later part; none */
+    /* position of the first query, first entry, entries: from the first token on; deep in a prompt; a later part;
+     * none */
     static const int64_t cases[4][3] = { { 0, 0, 64 }, { 4000, 0, 1063 }, { 4000, 300, 500 }, { 40, 300, 0 } };
     int64_t k = r->model.index_topk;
 
@@ -168,8 +170,8 @@ static void choices(g_run *r)
         }
 }
 
-/* More entries than the GPU keeps at a time; scores that rise, with ties, are its worst case.  Up to 2,048 are chosen in
- * one way, more in another. */
+/* More entries than the GPU keeps at a time; scores that rise, with ties, are its worst case.  Up to 2,048 are
+ * chosen in one way, more in another. */
 static void many_entries(g_run *r)
 {
     static const int64_t ks[] = { 1, 600, 2048, 2049 };
@@ -181,7 +183,8 @@ static void many_entries(g_run *r)
             random_choice(r, rows, 0);
         whole_numbers(r, rows, i == 2);
         g_forget(r);
-        float *q = g_whole(r, rows * heads * di, 0, 1), *w = g_whole(r, rows * heads, 0, 1), *keys = g_whole(r, count * di, 0, 1);
+        float *q = g_whole(r, rows * heads * di, 0, 1), *w = g_whole(r, rows * heads, 0, 1);
+        float *keys = g_whole(r, count * di, 0, 1);
         for (int64_t h = 0; h < rows * heads; h++) {
             q[h * di] = 1;
             w[h] = 0.5f;
@@ -200,7 +203,8 @@ static void many_entries(g_run *r)
 static void logits(g_run *r, lf_dev *d, int64_t first, int64_t m, float *out)
 {
     int64_t v = r->opt[0], k = r->opt[1], width = 2 * k + 1;
-    float *x = g_put(r, d, (const float *)r->in[0] + first * v, (size_t)(m * v) * 4), *h = lf_alloc((size_t)(m * width) * 4 + 4);
+    float *x = g_put(r, d, (const float *)r->in[0] + first * v, (size_t)(m * v) * 4);
+    float *h = lf_alloc((size_t)(m * width) * 4 + 4);
     int32_t *ids = g_new(r, d, (size_t)(m * k) * 4);
     float *values = g_new(r, d, (size_t)(m * k) * 4), *p = g_new(r, d, (size_t)m * 4);
 
@@ -244,7 +248,8 @@ static void tops(g_run *r)
         for (int64_t t = 0; t < rows; t++) {
             wrong += memcmp(got + t * width, want + t * width, (size_t)(2 * ks[i]) * 4) != 0;
             float a = got[(t + 1) * width - 1], b = want[(t + 1) * width - 1];
-            TAP_QUIET(far, fabsf(a - b) <= 2e-5f, "logprob of row %d: got %.9g, expected %.9g", (int)t, (double)a, (double)b);
+            TAP_QUIET(far, fabsf(a - b) <= 2e-5f, "logprob of row %d: got %.9g, expected %.9g", (int)t, (double)a,
+                      (double)b);
         }
         TAP_CHECK(wrong == 0, "logits_topk, %s, %d of %d: ids and values", r->geometry, (int)ks[i], (int)v);
         TAP_CHECK(far == 0, "  and logprob");

@@ -16,7 +16,8 @@ static void no_rows(void *ctx, int seq, int layer, lf_kv_part part, int64_t row0
     *(int64_t *)ctx += (int64_t)bytes;
 }
 
-static void no_logits(void *ctx, int seq, lf_logits_kind kind, int64_t row0, int64_t rows, const void *data, size_t bytes)
+static void no_logits(void *ctx, int seq, lf_logits_kind kind, int64_t row0, int64_t rows, const void *data,
+                      size_t bytes)
 {
     (void)seq, (void)kind, (void)row0, (void)rows, (void)data;
     *(int64_t *)ctx += (int64_t)bytes;
@@ -80,7 +81,8 @@ static void one_pass(subject *s, int n, const int64_t *lengths)
     int bad = lf_engine_run(s->engine, n, prompt, &sink, seconds, &err);
     double want = (double)planned(s, n, lengths), got = (double)s->dev->peak;
     TAP_CHECK(!bad && bytes > 0 && got <= 1.05 * want && want <= 1.05 * got,
-              "%s, %d prompts, longest %lld: took %.0f, planned %.0f %s", s->name, n, (long long)total, got, want, err.text);
+              "%s, %d prompts, longest %lld: took %.0f, planned %.0f %s", s->name, n, (long long)total, got, want,
+              err.text);
     free(ids);
 }
 

@@ -26,7 +26,7 @@ static void one_mode(const lf_model *m, const char *name, lf_numerics numerics, 
     uint8_t layers[LF_MAX_LAYERS];
     look_setting s = { .pcp = 1, .tp = 1, .device = LF_DEVICE_CUDA, .numerics = numerics, .kv = kv, .layers = layers,
                        .at = at, .positions = POSITIONS };
-    uint32_t *ids = look_ids(LENGTH, m->vocab, 9);
+    uint32_t *ids = made_ids(LENGTH, m->vocab, 9);
     lf_prompt p = { ids, LENGTH };
     lf_err err = { "" };
     look l;

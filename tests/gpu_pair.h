@@ -23,7 +23,7 @@ typedef struct pair {
     int hosts, devices[PAIR_SIDES];
 } pair;
 
-static inline void pair_die(const char *what, const char *why)
+static inline void __attribute__((noreturn)) pair_die(const char *what, const char *why)
 {
     printf("Bail out! %s: %s\n", what, why);
     exit(1);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * grid_world: what the tests of grids and of devices share: a made-up model and prompts known to every rank, runs of the
- * engine in one setting, comparison of two runs over all ranks.  Rank 0 prints one result for all.
+ * grid_world: what the tests of grids and of devices share: a made-up model and prompts known to every rank, runs of
+ * the engine in one setting, comparison of two runs over all ranks.  Rank 0 prints one result for all.
  */
 #ifndef LF_GRID_WORLD_H
 #define LF_GRID_WORLD_H
@@ -9,6 +9,7 @@
 #include "tap.h"
 #include "device.h"
 #include "grid_store.h"
+#include "made_ids.h"
 #include "synthdir.h"
 
 enum { PROMPTS = 6 };
@@ -24,17 +25,6 @@ typedef struct world {
     lf_dev *dev;                           /* for sums over all ranks */
     int leaks;                             /* engines that did not give back what they took */
 } world;
-
-static inline uint32_t *tokens(int64_t n, int64_t vocab, uint32_t seed)
-{
-    uint32_t *ids = lf_alloc(4 * (size_t)n);
-
-    for (int64_t i = 0; i < n; i++) {
-        seed = seed * 1664525u + 1013904223u;
-        ids[i] = (seed >> 8) % (uint32_t)vocab;
-    }
-    return ids;
-}
 
 /* Rank 0 writes the model; the name of its directory goes round. */
 static inline int open_model(world *w, const char *name, lf_synth_options o, lf_err *err)
@@ -54,7 +44,7 @@ static inline int open_model(world *w, const char *name, lf_synth_options o, lf_
           lf_cpu_open(&w->dev, &w->model, LF_EXACT, 1, err);
     free(dir);
     for (int i = 0; i < PROMPTS; i++)
-        w->prompt[i] = (lf_prompt){ tokens(length_of[i], w->model.vocab, (uint32_t)i + 1), length_of[i] };
+        w->prompt[i] = (lf_prompt){ made_ids(length_of[i], w->model.vocab, (uint32_t)i + 1), length_of[i] };
     return bad;
 }
 
@@ -82,7 +72,8 @@ static inline int run(world *w, const setting *s, store *out, lf_err *err)
     lf_kv_dtype kv = s->kv ? s->kv : lf_kv_resolve(LF_KV_AUTO, s->numerics);
     if (bad || lf_device_open(&d, &t, &w->model, s->numerics, kv, s->device, 1, err))
         return -1;
-    lf_engine_setup setup = { .model = &w->model, .checkpoint = s->made_up ? NULL : w->checkpoint, .seed = 7, .dev = d, .topo = &t,
+    lf_engine_setup setup = { .model = &w->model, .checkpoint = s->made_up ? NULL : w->checkpoint, .seed = 7,
+                              .dev = d, .topo = &t,
                               .kv_dtype = kv, .logits = { 1, 1, 3, 1 },
                               .tile = s->tile, .merge = s->merge };
     size_t before = d->taken;

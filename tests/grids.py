@@ -6,8 +6,8 @@
 
 GRID is "PREFIX :: ARGUMENTS", for example "mpirun -n 4 :: --pcp 2 --tp 2"; without any, two ranks by $MPI_RUN.
 The run that all are compared with has one process and one thread.  Every grid runs with 1 thread a rank; the
-single process also with 2 and 4.  Rows, state and everything else must be the same bytes; logits of other grids too unless
---near-logits TOLERANCE allows a difference in relative norm.
+single process also with 2 and 4.  Rows, state and everything else must be the same bytes; logits of other grids too
+unless --near-logits TOLERANCE allows a difference in relative norm.
 """
 import os
 import shlex
@@ -22,8 +22,8 @@ RUN_SPECIFIC = {"created", "producer", "identity"}       # identity repeats the 
 
 
 def contents(path):
-    """{name: (dtype, shape, bytes)} of every dataset, {name: value} of every attribute, and whether others hold the rows:
-    then checksums are theirs."""
+    """{name: (dtype, shape, bytes)} of every dataset, {name: value} of every attribute, and whether others hold the
+    rows: then checksums are theirs."""
     data, attrs = {}, {}
     with h5py.File(path, "r") as f:
         def visit(name, x):

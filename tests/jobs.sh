@@ -67,7 +67,8 @@ calls() { [ "$(grep -c "^$1 " "$dir/log")" = "$2" ]; }
 for name in quickstart check lib.sh slurm slurm-array pbs lsf mpirun container; do
     check "$name is valid bash" bash -n "$jobs/$name"
 done
-check "pbs: limit is its walltime" sh -c "grep -q '^#PBS -l walltime=04:00:00' '$jobs/pbs' && grep -qx 'limit=14400' '$jobs/pbs'"
+check "pbs: limit is its walltime" \
+    sh -c "grep -q '^#PBS -l walltime=04:00:00' '$jobs/pbs' && grep -qx 'limit=14400' '$jobs/pbs'"
 check "lsf: limit is its -W" sh -c "grep -q '^#BSUB -W 4:00' '$jobs/lsf' && grep -qx 'limit=14400' '$jobs/lsf'"
 
 # slurm
@@ -111,7 +112,8 @@ check "slurm: TERM ends the job" signalled TERM 143 env SLURM_JOB_ID=12 $slurm
 check "slurm: for good" calls scontrol 0
 
 # slurm-array
-array="SLURM_ARRAY_JOB_ID=77 SLURM_ARRAY_TASK_MIN=2 SLURM_ARRAY_TASK_MAX=8 SLURM_ARRAY_TASK_STEP=2 SLURM_ARRAY_TASK_COUNT=4"
+array="SLURM_ARRAY_JOB_ID=77 SLURM_ARRAY_TASK_MIN=2 SLURM_ARRAY_TASK_MAX=8 SLURM_ARRAY_TASK_STEP=2"
+array="$array SLURM_ARRAY_TASK_COUNT=4"
 elem="bash $jobs/slurm-array $dir/model in.jsonl $dir/array"
 check "slurm-array: one element stopped early" start 75 $array SLURM_JOB_ID=80 SLURM_ARRAY_TASK_ID=6 FAKE_RC=75 $elem
 check "slurm-array: has its share and directory" starts \

@@ -247,4 +247,17 @@ static inline int fixture_same_meta(const lf_kv_meta *a, const lf_kv_meta *b)
     return same;
 }
 
+/* One bit of the byte at `at` is wrong from now on. */
+static inline void fixture_flip(const char *path, int64_t at)
+{
+    FILE *f = fopen(path, "r+b");
+    int c;
+
+    fseek(f, (long)at, SEEK_SET);
+    c = fgetc(f);
+    fseek(f, (long)at, SEEK_SET);
+    fputc(c ^ 0x10, f);
+    fclose(f);
+}
+
 #endif

@@ -192,7 +192,8 @@ def several(where, name):
         check(not labels(b), "%s: every dimension of theirs has a label %s" % (name, labels(b)[:3]))
         listed = json.loads(b["parts"].attrs["list"])
     check([p["writer"] for p in listed] == [0, 1, 2] and
-          all(os.path.getsize(os.path.join(where, p["name"])) == p["bytes"] for p in listed), name + ": three listed parts")
+          all(os.path.getsize(os.path.join(where, p["name"])) == p["bytes"] for p in listed),
+          name + ": three listed parts")
     with open(os.path.join(where, listed[2]["name"]), "rb") as f:
         check(crc32c(f.read()) == listed[2]["crc32c"], name + ": the checksum of a part")
     for p in listed:

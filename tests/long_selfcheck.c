@@ -106,7 +106,7 @@ static void expect(const job *j, const look_record *all, int n)
 
 static void check(job *j)
 {
-    uint32_t *ids = look_ids(j->length, j->model.vocab, 1);
+    uint32_t *ids = made_ids(j->length, j->model.vocab, 1);
     lf_prompt p = { ids, j->length };
     lf_err err = { "" };
     look_record *all = NULL;

@@ -8,17 +8,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "tap.h"
-
-static void all_ranks(int bad, const char *what)
-{
-    int rank, sum = 0;
-
-    MPI_Allreduce(&bad, &sum, 1, MPI_INT, MPI_SUM, MPI_COMM_WORLD);
-    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
-    if (rank == 0)
-        TAP_CHECK(sum == 0, "%s", what);
-}
+#include "all_ranks.h"
 
 /* Everybody's world rank, gathered over c, is `first`, `first + step`, ... */
 static int members_are(lf_comm *c, int size, int rank, int first, int step, int mine)

@@ -5,18 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "tap.h"
-
-/* Every check is made on every rank; rank 0 prints one result for all of them. */
-static void all_ranks(int bad, const char *what)
-{
-    int rank, sum = 0;
-
-    MPI_Allreduce(&bad, &sum, 1, MPI_INT, MPI_SUM, MPI_COMM_WORLD);
-    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
-    if (rank == 0)
-        TAP_CHECK(sum == 0, "%s", what);
-}
+#include "all_ranks.h"
 
 /* Two devices: "cpu", whose memory is host memory, and "fake", whose pointers fault when the host looks
  * behind them. */

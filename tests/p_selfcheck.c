@@ -29,7 +29,7 @@ static int64_t scored(const look_record *all, int n)
 static void one_grid(lf_topo *world, const lf_model *m, int rank, int size, look_setting *s)
 {
     int64_t dp = size / (s->pcp * s->tp), c4 = 0;
-    uint32_t *ids = look_ids(LENGTH, m->vocab, 3);
+    uint32_t *ids = made_ids(LENGTH, m->vocab, 3);
     lf_prompt p = { ids, LENGTH };
     lf_err err = { "" };
     look_record *all = NULL;

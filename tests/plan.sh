@@ -30,8 +30,8 @@ mkdir "$dir/m" && cp "$tiny/config.json" "$dir/m"
 same "$dir/m" 2 1x2x1 777 dummy ""
 same "$dir/m" 2 1x1x2 300 dummy "--numerics exact"
 
-awk 'BEGIN { printf "{\"custom_id\": \"a\", \"token_ids\": [1"; for (i = 1; i < 900; i++) printf ", %d", i % 500; print "]}" }' \
-    >"$dir/prompts"
+awk 'BEGIN { printf "{\"custom_id\": \"a\", \"token_ids\": [1"; for (i = 1; i < 900; i++) printf ", %d", i % 500
+    print "]}" }' >"$dir/prompts"
 "$longfill" prefill -q -m "$tiny" -i "$dir/prompts" -o "$dir/o" --device cpu --format csv >"$dir/out" 2>"$dir/err"
 got=$(sed -n 's/^rank,0,peak_device_bytes,//p' "$dir/out")
 want=$(planned "$tiny" 1x1x1 900 "")

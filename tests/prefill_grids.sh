@@ -3,6 +3,7 @@
 # `longfill prefill` on grids: the files of several ranks to a prompt say what those of one rank do; what fails on one
 # rank fails that prompt for all and leaves nothing behind; a rank that dies ends the job.
 . "${srcdir:-.}/tap.sh"
+vocab=512
 model=$data/tiny
 
 prefill() {                                  # prefill RANKS OUT ARGUMENT...
@@ -35,18 +36,6 @@ leftovers() {                                # unfinished files, and directories
 
 verified() {
     "$longfill" verify "$out"/kv/*.h5 >"$dir/verified" 2>&1
-}
-
-prompt() {                                   # prompt ID TOKENS: a line of the prompts file
-    awk -v id="$1" -v n="$2" 'BEGIN {
-        x = n * 7919 + length(id)
-        printf "{\"custom_id\": \"%s\", \"token_ids\": [", id
-        for (i = 0; i < n; i++) {
-            x = (x * 1103515245 + 12345) % 2147483648
-            printf "%s%d", i ? ", " : "", int(x / 65536) % 512
-        }
-        print "]}"
-    }'
 }
 
 same() {                                     # same OUT OUT [TOLERANCE]: every file, all bytes or in relative norm

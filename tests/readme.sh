@@ -46,7 +46,8 @@ chmod +x "$dir"/bin/*
 { echo 'set -e'; echo "PATH=$dir/bin:\$PATH"; block sh; } >"$dir/job.sh"
 block python >"$dir/look.py"
 
-check "the examples for the shell" sh -c "cd '$dir/tree' && OMP_NUM_THREADS=1 sh '$dir/job.sh' >'$dir/out' 2>'$dir/err' ||
+check "the examples for the shell" sh -c "cd '$dir/tree' && OMP_NUM_THREADS=1 sh '$dir/job.sh' >'$dir/out' \
+    2>'$dir/err' ||
     { cat '$dir/out' '$dir/err'; exit 1; }"
 cd "$dir/job" || exit 1
 check "a file for each prompt" files 5 out/kv/*.h5

@@ -9,6 +9,7 @@
 #include "tap.h"
 
 #include "device.h"
+#include "made_ids.h"
 #include "probe.h"
 #include "synth.h"
 
@@ -230,17 +231,6 @@ static inline int look_model(lf_model *m, const char *preset, const char *const 
 
     free(text);
     return bad;
-}
-
-static inline uint32_t *look_ids(int64_t n, int64_t vocab, uint32_t seed)
-{
-    uint32_t *ids = lf_alloc(4 * (size_t)n);
-
-    for (int64_t i = 0; i < n; i++) {
-        seed = seed * 1664525u + 1013904223u;
-        ids[i] = (seed >> 8) % (uint32_t)vocab;
-    }
-    return ids;
 }
 
 #endif

@@ -25,10 +25,11 @@ static void test_lists(void)
          *bad; bad++)
         TAP_CHECK(lf_bench_grids(*bad, g, &n, &err) && strstr(err.text, "--grids: '") && strstr(err.text, "DPxPCPxTP"),
                   "'%s' is no list of grids", *bad);
-    for (const char *const *bad = (const char *const[]){ "", "0", "-5", "8x", "1,,2", ",1", "9999999999999999999", NULL };
+    for (const char *const *bad = (const char *const[]){ "", "0", "-5", "8x", "1,,2", ",1", "9999999999999999999",
+                                                         NULL };
          *bad; bad++)
-        TAP_CHECK(lf_bench_lengths(*bad, length, &n, &err) && strstr(err.text, "--lengths: '"), "'%s' is no list of lengths",
-                  *bad);
+        TAP_CHECK(lf_bench_lengths(*bad, length, &n, &err) && strstr(err.text, "--lengths: '"),
+                  "'%s' is no list of lengths", *bad);
     for (int i = 0; i < LF_BENCH_MOST; i++)
         strcat(many, ",1");
     TAP_CHECK(lf_bench_lengths(many, length, &n, &err) && strstr(err.text, "at most 64"), "65 lengths are too many");

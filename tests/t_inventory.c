@@ -162,7 +162,7 @@ static void check_good(void)
 {
     static const char *const fp8[] = { "expert_dtype=fp8" }, *const ragged[] = { "moe_intermediate_size=40" };
     lf_inventory_report r;
-    lf_checkpoint *c;
+    lf_checkpoint *c = NULL;
     lf_err err = { "" };
 
     TAP_CHECK(synthdir_write("quant", (lf_synth_options){ 0 }, &err) == 0 &&

@@ -73,18 +73,6 @@ static int64_t data_offset(const char *path, const char *dataset, int chunk)
     return at;
 }
 
-static void flip(const char *path, int64_t at)
-{
-    FILE *f = fopen(path, "r+b");
-    int c;
-
-    fseek(f, (long)at, SEEK_SET);
-    c = fgetc(f);
-    fseek(f, (long)at, SEEK_SET);
-    fputc(c ^ 0x10, f);
-    fclose(f);
-}
-
 static void damaged_bytes(void)
 {
     lf_err err = { "" };
@@ -99,19 +87,19 @@ static void damaged_bytes(void)
         return;
     }
     int64_t at = data_offset(x.path, "/layers/001/state/index/prev_gate", -1);
-    flip(x.path, at + 5);
+    fixture_flip(x.path, at + 5);
     TAP_CHECK(fixture_verify(x.path, &report, &err) &&
                   strstr(err.text, "/layers/001/state/index/prev_gate, chunk 0 (rows 0..3)"),
               "a flipped bit of a small dataset is named: %s", err.text);
-    flip(x.path, at + 5);
+    fixture_flip(x.path, at + 5);
     at = data_offset(x.path, "/layers/003/compressed_nope", 2);
-    flip(x.path, at + 16 * 448 - 1);
+    fixture_flip(x.path, at + 16 * 448 - 1);
     TAP_CHECK(fixture_verify(x.path, &report, &err) &&
                   strstr(err.text, "/layers/003/compressed_nope, chunk 2 (rows 32..47)"),
               "a flipped bit of a chunk is named: %s", err.text);
     TAP_CHECK(report.problems == 1, "one problem");
     at = data_offset(x.path, "/tokens", -1);
-    flip(x.path, at);
+    fixture_flip(x.path, at);
     TAP_CHECK(fixture_verify(x.path, &report, &err) && report.problems == 2 && strstr(err.text, "1 more problem"),
               "two are counted: %s", err.text);
     fixture_end(&x);
@@ -132,7 +120,7 @@ static void damaged_anywhere(void)
     for (int64_t at = 0; at < st.st_size; at += 41, tried++) {
         lf_kvread *r = NULL;
         lf_kv_report report;
-        flip(x.path, at);
+        fixture_flip(x.path, at);
         if (lf_kvread_open(&r, x.path, &err) || lf_kvread_verify(r, LF_CHECK_BYTES, &report, &err)) {
             found++;
         } else {
@@ -141,7 +129,7 @@ static void damaged_anywhere(void)
                       "byte %d changes what is read, unnoticed", (int)at);
         }
         lf_kvread_close(r);
-        flip(x.path, at);
+        fixture_flip(x.path, at);
     }
     TAP_CHECK(bad == 0 && found > tried / 10, "no changed byte goes unnoticed (%d of %d mattered)", found, tried);
     fixture_end(&x);

@@ -29,18 +29,6 @@ static char *part_at(int rank)
     return path;
 }
 
-static void flip(const char *path, int64_t at)
-{
-    FILE *f = fopen(path, "r+b");
-    int c;
-
-    fseek(f, (long)at, SEEK_SET);
-    c = fgetc(f);
-    fseek(f, (long)at, SEEK_SET);
-    fputc(c ^ 0x10, f);
-    fclose(f);
-}
-
 static int copy_start(const char *from, const char *to, int64_t bytes)
 {
     lf_err err;
@@ -81,11 +69,11 @@ static void damaged(void)
               "a part is no file of its own: %s", err.text);
     int bad = 0, found = 0, tried = 0;
     for (int64_t at = 0; at < st.st_size; at += st.st_size / 97, tried++) {
-        flip(part, at);
+        fixture_flip(part, at);
         int rc = fixture_verify(master, &report, &err);
         found += rc != 0;
         TAP_QUIET(bad, !rc || strstr(err.text, "r0001.h5"), "byte %d: %s", (int)at, err.text);
-        flip(part, at);
+        fixture_flip(part, at);
     }
     TAP_CHECK(bad == 0 && found == tried, "%d of %d changed bytes of a part are found, and the part named", found,
               tried);

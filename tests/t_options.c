@@ -175,7 +175,8 @@ static void test_bench(void)
     line l;
     int64_t v;
 
-    TAP_CHECK(!parse(&o, &l, "bench", "-m M --weights dummy --grids 1x2x1,1x1x2 -l 8k,128k --seed 7 --format csv", &err),
+    TAP_CHECK(!parse(&o, &l, "bench",
+                     "-m M --weights dummy --grids 1x2x1,1x1x2 -l 8k,128k --seed 7 --format csv", &err),
               "bench %s", err.text);
     TAP_CHECK(o.weights == LF_WEIGHTS_DUMMY && !strcmp(o.grids, "1x2x1,1x1x2") && !strcmp(o.lengths, "8k,128k") &&
                   o.seed == 7 && o.repeat == 3 && o.format == LF_FORMAT_CSV && lf_options_given(&o, "weights"),

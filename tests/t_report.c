@@ -161,7 +161,8 @@ static void every_rank_key(json_t *o, const char *text)
         char *key = i < LF_PHASES ? lf_printf("%s_s", lf_phase_name((lf_phase)i))
                                   : lf_printf("%s_bytes_%s", comm[c], (i - LF_PHASES) % 2 ? "received" : "sent");
         double want = i < LF_PHASES ? 0.5 + i : (i - LF_PHASES) % 2 ? 500 + c : 10000000000. + c;
-        char *line = lf_printf(i < LF_PHASES ? "\n%-22s  %14.6f  %14.6f\n" : "\n%-22s  %14.0f  %14.0f\n", key, want, want);
+        const char *form = i < LF_PHASES ? "\n%-22s  %14.6f  %14.6f\n" : "\n%-22s  %14.0f  %14.0f\n";
+        char *line = lf_printf(form, key, want, want);
         TAP_QUIET(bad, json_number_value(json_object_get(rank, key)) == want, "JSON: %s", key);
         TAP_QUIET(bad, strstr(text, line), "text: %s", key);
         free(line);

@@ -54,7 +54,7 @@ static int open_dir(lf_checkpoint **c, const char *dir, lf_err *err)
 /* Headers alone do not tell two fine-tunes apart. */
 static void check_other_data(const lf_checkpoint *c)
 {
-    lf_checkpoint *other;
+    lf_checkpoint *other = NULL;
     lf_err err = { "" };
     FILE *f = fopen(lf_checkpoint_shard_path(c, 0), "r+b");
 

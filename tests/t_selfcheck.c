@@ -9,7 +9,7 @@ enum { PROMPTS = 2, POSITIONS = 44 };
 static const lf_prompt *prompts_of(const lf_model *m, const int64_t *length, lf_prompt p[PROMPTS])
 {
     for (int i = 0; i < PROMPTS; i++)
-        p[i] = (lf_prompt){ look_ids(length[i], m->vocab, (uint32_t)i + 1), length[i] };
+        p[i] = (lf_prompt){ made_ids(length[i], m->vocab, (uint32_t)i + 1), length[i] };
     return p;
 }
 

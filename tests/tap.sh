@@ -27,6 +27,18 @@ skip() {                                     # skip WHAT WHY
     echo "ok $count - $1 # SKIP $2"
 }
 
+prompt() {                                   # prompt ID TOKENS: a line of the prompts file, ids below $vocab
+    awk -v id="$1" -v n="$2" -v vocab="$vocab" 'BEGIN {
+        x = n * 7919 + length(id)
+        printf "{\"custom_id\": \"%s\", \"token_ids\": [", id
+        for (i = 0; i < n; i++) {
+            x = (x * 1103515245 + 12345) % 2147483648
+            printf "%s%d", i ? ", " : "", int(x / 65536) % vocab
+        }
+        print "]}"
+    }'
+}
+
 results() {
     echo "1..$count"
     [ $failed -eq 0 ]

@@ -68,7 +68,8 @@ done
 run plan --json -m "$dir/nano" -l 300
 [ $code -eq 0 ] && [ $total -gt 0 ] && [ "$(number weight_bytes)" = $total ]
 result $? "plan counts the $total bytes of the files' data"
-sum=$(sed '/"grids"/q' "$dir/out" | sed -n '/"weights": {/,/}/s/.*: \([0-9]*\),*$/\1/p' | awk '{ s += $1 } END { print s }')
+sum=$(sed '/"grids"/q' "$dir/out" | sed -n '/"weights": {/,/}/s/.*: \([0-9]*\),*$/\1/p' |
+    awk '{ s += $1 } END { print s }')
 [ "$sum" = $total ]
 result $? "and its groups add up to them"
 [ "$(number length)" = 300 ]

@@ -1,6 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# `longfill verify --deep`: the model gives the rows that a file has; rows that were changed, checksums and all, are found.
+# `longfill verify --deep`: the model gives the rows that a file has; rows that were changed, checksums and all, are
+# found.
 . "${srcdir:-.}/tap.sh"
 model=$data/tiny
 
@@ -19,7 +20,8 @@ for run in "1 one --numerics exact" "1 fp8 --logits all" "2 two --numerics exact
     set -- $run
     ranks=$1 out=$dir/$2
     shift 2
-    $mpi -q -n "$ranks" "$longfill" prefill -m "$model" -i "$dir/prompts" -o "$out" "$@" >"$dir/out" 2>"$dir/err" </dev/null
+    $mpi -q -n "$ranks" "$longfill" prefill -m "$model" -i "$dir/prompts" -o "$out" "$@" \
+        >"$dir/out" 2>"$dir/err" </dev/null
     code=$?
     result $code "files of $run"
     deep "$model" "$out/kv/a.h5" "$out/kv/b.h5"
