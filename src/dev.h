@@ -182,8 +182,8 @@ typedef struct lf_dev_ops {
     void (*stamp)(lf_dev *d, double *to);
     void (*at)(lf_dev *d, int layer, int tile);        /* where the model is, for the texts of errors; -1: nowhere */
 
-    /* May be NULL: then there is nothing to prepare.  expect: the matrices of weight() and made_up() that follow take so
-     * many bytes.  reserve: take what the operations need for themselves now, and not in the middle of a pass.
+    /* May be NULL: then there is nothing to prepare.  expect: the matrices of weight() and made_up() that follow take
+     * so many bytes.  reserve: take what the operations need for themselves now, and not in the middle of a pass.
      * left: bytes that take() can still hand out. */
     int (*expect)(lf_dev *d, int64_t bytes, lf_err *err);
     int (*reserve)(lf_dev *d, const lf_dev_load *load, lf_err *err);
@@ -194,7 +194,8 @@ typedef struct lf_dev_ops {
                   lf_err *err);
 
     /* The same with made-up values: those that synth.h gives this item, stored this way. */
-    int (*made_up)(lf_dev *d, lf_weight *w, const lf_inventory_item *item, lf_storage store, uint64_t seed, lf_err *err);
+    int (*made_up)(lf_dev *d, lf_weight *w, const lf_inventory_item *item, lf_storage store, uint64_t seed,
+                   lf_err *err);
 
     void (*gemm)(lf_dev *d, const lf_gemm *g);
 

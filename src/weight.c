@@ -80,8 +80,8 @@ static int vector(loader *l, float **out, int layer, lf_role role)
     return bad ? -1 : 0;
 }
 
-/* Rows row0 .. row0+rows-1 of a matrix of the checkpoint (rows 0: all).  When they are whole blocks of scales only their
- * bytes are given to the device; otherwise it gets the whole and w is a view. */
+/* Rows row0 .. row0+rows-1 of a matrix of the checkpoint (rows 0: all).  When they are whole blocks of scales only
+ * their bytes are given to the device; otherwise it gets the whole and w is a view. */
 static int stored(loader *l, lf_weight *w, const lf_inventory_item *item, int64_t row0, int64_t rows)
 {
     lf_inventory_found f;
@@ -103,7 +103,8 @@ static int stored(loader *l, lf_weight *w, const lf_inventory_item *item, int64_
         scales = scale ? (size_t)(rows / per) * scale_row : 0;
     }
     int64_t all = apart ? rows : item->rows;
-    *w = (lf_weight){ .dtype = f.weight->dtype, .rows = all, .cols = item->cols, .all_rows = all, .all_cols = item->cols };
+    *w = (lf_weight){ .dtype = f.weight->dtype, .rows = all, .cols = item->cols,
+                      .all_rows = all, .all_cols = item->cols };
     if (l->d->ops->weight(l->d, w, data, bytes, scale, scales, l->err))
         return -1;
     if (!apart)
@@ -222,7 +223,8 @@ static int experts(loader *l, lf_layer *y, int layer)
         (layer < l->m->hash_layers ? hash_table(l, &y->tid2eid, layer) : vector(l, &y->bias, layer, LF_ROLE_GATE_BIAS)))
         return -1;
     for (int i = 0, e = l->w->expert0; i < l->w->experts; i++, e++)
-        if (some_rows(l, &y->w1[i], layer, LF_ROLE_W1, e, 0, 0) || some_rows(l, &y->w2[i], layer, LF_ROLE_W2, e, 0, 0) ||
+        if (some_rows(l, &y->w1[i], layer, LF_ROLE_W1, e, 0, 0) ||
+            some_rows(l, &y->w2[i], layer, LF_ROLE_W2, e, 0, 0) ||
             some_rows(l, &y->w3[i], layer, LF_ROLE_W3, e, 0, 0))
             return -1;
     return matrix(l, &y->shared1, layer, LF_ROLE_SHARED_W1) || matrix(l, &y->shared2, layer, LF_ROLE_SHARED_W2) ||
@@ -274,7 +276,9 @@ static int prepare(loader *l, const lf_grid *g)
     l->w->made_up = !l->c;
     if (!l->d->ops->expect)
         return 0;
-    return lf_weights_survey(l->w->stores, &bytes, l->m, l->c, g, l->err) || l->d->ops->expect(l->d, bytes, l->err) ? -1 : 0;
+    if (lf_weights_survey(l->w->stores, &bytes, l->m, l->c, g, l->err))
+        return -1;
+    return l->d->ops->expect(l->d, bytes, l->err);
 }
 
 int lf_weights_load(lf_weights *w, const lf_model *m, lf_checkpoint *c, uint64_t seed, lf_dev *d, const lf_grid *g,
