@@ -14,6 +14,9 @@
 #define PACKAGE_VERSION "0"
 #endif
 
+#define NOT_FINITE \
+    "the weights hold NaN or infinities, or a value overflowed; compare the checkpoint with its source"
+
 char *lf_job_relative(const char *id)
 {
     char *name = lf_kvindex_name(id), *path = lf_printf("kv/%s.h5", name);
@@ -94,11 +97,36 @@ static int is_mine(const lf_job_file *f, lf_err *err)
     return f->kv ? 0 : lf_fail(err, "%s: rows of a rank that has none", f->path);
 }
 
+/* Whoever reads the cache later could not tell: the prompt fails here, by the first place that says so. */
+static int rows_check(const lf_job_file *f, int layer, lf_kv_part part, int64_t row0, int64_t rows, const void *packed,
+                      lf_err *err)
+{
+    const lf_model *m = f->meta.model;
+    int64_t bad = lf_row_not_finite(m, lf_part_fmt(part, f->meta.kv_dtype),
+                                    lf_part_width(m, m->kind[layer], part), rows, packed);
+
+    return bad < 0 ? 0 : lf_fail(err, "layer %d: row %lld of %s is not finite: %s", layer, (long long)(row0 + bad),
+                                 lf_part_path(part), NOT_FINITE);
+}
+
+/* The last of the log-probabilities is NaN: it has no next token.  Ids are no floats. */
+static int logits_check(const lf_job_file *f, lf_logits_kind kind, int64_t row0, int64_t rows, const void *data,
+                        size_t bytes, lf_err *err)
+{
+    const lf_model *m = f->meta.model;
+    int64_t all = kind == LF_LOGITS_LOGPROB && row0 + rows == f->meta.num_tokens ? rows - 1 : rows;
+    int64_t width = rows ? (int64_t)(bytes / sizeof(float)) / rows : 0;
+    int64_t bad = kind == LF_LOGITS_TOPK_IDS ? -1 : lf_row_not_finite(m, LF_ROW_F32, width, all, data);
+    int64_t token = kind == LF_LOGITS_LAST ? f->meta.num_tokens - 1 : row0 + bad;
+
+    return bad < 0 ? 0 : lf_fail(err, "logits of token %lld are not finite: %s", (long long)token, NOT_FINITE);
+}
+
 static int file_rows(void *file, int layer, lf_kv_part part, int64_t row0, int64_t rows, const void *packed,
                      size_t bytes, lf_err *err)
 {
     (void)bytes;
-    if (is_mine(file, err))
+    if (is_mine(file, err) || rows_check(file, layer, part, row0, rows, packed, err))
         return -1;
     return lf_kvfile_put(((lf_job_file *)file)->kv, layer, part, row0, rows, packed, err);
 }
@@ -106,8 +134,7 @@ static int file_rows(void *file, int layer, lf_kv_part part, int64_t row0, int64
 static int file_logits(void *file, lf_logits_kind kind, int64_t row0, int64_t rows, const void *data,
                        size_t bytes, lf_err *err)
 {
-    (void)bytes;
-    if (is_mine(file, err))
+    if (is_mine(file, err) || logits_check(file, kind, row0, rows, data, bytes, err))
         return -1;
     return lf_kvfile_put_logits(((lf_job_file *)file)->kv, kind, row0, rows, data, err);
 }

@@ -164,6 +164,63 @@ void lf_row_floats(const lf_model *m, lf_row_fmt fmt, int64_t width, const void 
     }
 }
 
+/* Bits are looked at, not values: no compiler option makes these loops untrue, and they run as fast as memory does. */
+static int f32_bad(const uint8_t *from, int64_t n)
+{
+    uint32_t bad = 0, b;
+
+    for (int64_t i = 0; i < n; i++) {
+        memcpy(&b, from + 4 * i, 4);
+        bad |= (b & 0x7f800000u) == 0x7f800000u;
+    }
+    return bad != 0;
+}
+
+static int bf16_bad(const uint8_t *from, int64_t n)
+{
+    uint16_t bad = 0, b;
+
+    for (int64_t i = 0; i < n; i++) {
+        memcpy(&b, from + 2 * i, 2);
+        bad |= (b & 0x7f80) == 0x7f80;
+    }
+    return bad != 0;
+}
+
+static int code_bad(const uint8_t *from, int64_t n, uint8_t mask)
+{
+    int bad = 0;
+
+    for (int64_t i = 0; i < n; i++)
+        bad |= (from[i] & mask) == mask;
+    return bad;
+}
+
+static int row_bad(const lf_model *m, lf_row_fmt fmt, int64_t width, const uint8_t *row)
+{
+    switch (fmt) {
+    case LF_ROW_F32:
+        return f32_bad(row, width);
+    case LF_ROW_BF16:
+        return bf16_bad(row, width);
+    case LF_ROW_FP4:
+        return code_bad(row + width / 2, lf_ceil_div(width, 32), 0xff);
+    default:
+        return code_bad(row, m->head_dim - m->rope_dim, 0x7f) || bf16_bad(row + lf_fp8_rope_at(m), m->rope_dim) ||
+               code_bad(row + lf_fp8_scale_at(m), lf_fp8_groups(m), 0xff);
+    }
+}
+
+int64_t lf_row_not_finite(const lf_model *m, lf_row_fmt fmt, int64_t width, int64_t rows, const void *packed)
+{
+    size_t bytes = lf_row_bytes(m, fmt, width);
+
+    for (int64_t i = 0; i < rows; i++)
+        if (row_bad(m, fmt, width, (const uint8_t *)packed + (size_t)i * bytes))
+            return i;
+    return -1;
+}
+
 double lf_kv_bytes(const lf_model *m, lf_kv_dtype t, int64_t tokens)
 {
     double sum = 0;

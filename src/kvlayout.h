@@ -51,6 +51,9 @@ int lf_fp8_groups(const lf_model *m);
 /* One packed row as float32 [width]: codes times their scales.  A row of LF_ROW_FP4 stays transformed. */
 void lf_row_floats(const lf_model *m, lf_row_fmt fmt, int64_t width, const void *packed, float *out);
 
+/* The first of `rows` packed rows that holds a NaN, an infinity or a code that stands for one; -1: none does. */
+int64_t lf_row_not_finite(const lf_model *m, lf_row_fmt fmt, int64_t width, int64_t rows, const void *packed);
+
 /* Bytes of all rows of a prompt (no HDF5 overhead): what plan prints and the writer's memory is sized by. */
 double lf_kv_bytes(const lf_model *m, lf_kv_dtype t, int64_t tokens);
 

@@ -283,6 +283,29 @@ bad("a directory where results.jsonl goes", lambda c: os.makedirs(c.out + "/resu
 bad("an output directory nobody can make", lambda c: setattr(c, "out", "/proc/longfill/out"), "/proc/longfill")
 bad("a dry run into a file", lambda c: (open(c.out, "w").close(), args("--dry-run")(c)), "out", "not a directory")
 
+# ---- weights that are no numbers: found in what comes out, prompt by prompt
+def not_finite(what, name, data, *words, launch=()):
+    case = Case()
+    case.tensor_data(name, data)
+    done = case.run(list(launch))
+    with open(case.out + "/results.jsonl") as f:
+        told = [json.loads(t) for t in f]
+    kv = sorted(os.listdir(case.out + "/kv"))
+    found = [] if done.returncode == 3 else ["exit %d, expected 3" % done.returncode]
+    found += ["kv/ has %s" % kv] if kv else []
+    found += ["results.jsonl: %s" % told] if [t["status"] for t in told] != ["failed"] else []
+    found += ["no %s in %s" % (w, done.stderr) for w in words if not re.search(w, done.stderr)]
+    found += ["results.jsonl has another reason: %s" % told] if told and told[0]["error"] not in done.stderr else []
+    result(found, what)
+    shutil.rmtree(case.dir)
+
+
+not_finite("NaN in the embedding", "embed.weight", b"\xc0\x7f" * 64 * 4, "prompt a .line 1.", "layer 0: row 0 of swa",
+           "not finite")
+not_finite("a scale that is NaN", "layers.1.attn.wkv.scale", b"\xff", "layer 1: row 0 of swa", "not finite")
+not_finite("an infinity in the head", "head.weight", b"\x80\x7f", "logits of token 2 are not finite")
+
+
 # ---- two ranks say it once
 two = MPI_RUN + ["-q", "-n", "2"]
 bad("two ranks, a broken config", lambda c: c.write("config.json", "{"), "config.json", launch=two)
@@ -291,6 +314,10 @@ bad("two ranks, a bad option", args("--numerics", "fast"), "--numerics", launch=
 bad("two ranks, a bad output directory", lambda c: open(c.out, "w").close(), "out", launch=two)
 bad("two ranks, a bad expert", lambda c: c.tensor_data("layers.0.ffn.gate.tid2eid", struct.pack("<q", -1)),
     "tid2eid", code=1, launch=two)
+
+
+not_finite("two ranks, a scale that is NaN", "layers.1.attn.wkv.scale", b"\xff", "layer 1: row 0 of swa",
+           launch=two + ["-x", "LONGFILL_CHECK_COLLECTIVES=1"])
 
 
 # ---- a disk that fills up

@@ -116,6 +116,37 @@ static void formats(void)
     TAP_CHECK(!strcmp(lf_part_path(LF_PART_INDEX_PREV_GATE), "state/index/prev_gate"), "the last part's path");
 }
 
+/* One value at a time is made what it must not be; its row is named.  The largest finite code passes. */
+static void not_finite(void)
+{
+    static const struct { lf_row_fmt fmt; size_t at; uint8_t bytes[4]; int size; int64_t row; } c[] = {
+        { LF_ROW_F32, 2 * 2048 + 2044, { 0, 0, 0x80, 0x7f }, 4, 2 },       /* infinity, the row's last value */
+        { LF_ROW_F32, 0, { 1, 0, 0x80, 0xff }, 4, 0 },                     /* NaN */
+        { LF_ROW_F32, 0, { 0xff, 0xff, 0x7f, 0x7f }, 4, -1 },              /* the largest float */
+        { LF_ROW_BF16, 1024 + 1022, { 0xc0, 0x7f }, 2, 1 },
+        { LF_ROW_BF16, 1024 + 1022, { 0x7f, 0x7f }, 2, -1 },
+        { LF_ROW_FP8, 584 + 447, { 0xff }, 1, 1 },                         /* the last code */
+        { LF_ROW_FP8, 584 + 447, { 0xfe }, 1, -1 },                        /* -448 */
+        { LF_ROW_FP8, 584 * 2 + 448 + 126, { 0x80, 0xff }, 2, 2 },         /* the last rotated channel */
+        { LF_ROW_FP8, 576 + 6, { 0xff }, 1, 0 },                           /* the last scale */
+        { LF_ROW_FP8, 576 + 7, { 0xff }, 1, -1 },                          /* padding */
+        { LF_ROW_FP4, 68 + 67, { 0xff }, 1, 1 },
+        { LF_ROW_FP4, 68 + 63, { 0xff }, 1, -1 },                          /* two codes of -6 */
+    };
+    static uint8_t rows[3 * 2048];
+    lf_model m;
+
+    released(&m, 4, LF_SWA);
+    for (size_t i = 0; i < sizeof c / sizeof *c; i++) {
+        int64_t width = c[i].fmt == LF_ROW_FP4 ? 128 : 512;
+        memset(rows, 0, sizeof rows);
+        memcpy(rows + c[i].at, c[i].bytes, (size_t)c[i].size);
+        int64_t got = lf_row_not_finite(&m, c[i].fmt, width, 3, rows);
+        TAP_CHECK(got == c[i].row, "format %d, byte %zu: row %lld is not finite", (int)c[i].fmt, c[i].at,
+                  (long long)c[i].row);
+    }
+}
+
 int main(void)
 {
     bytes_per_token();
@@ -123,5 +154,6 @@ int main(void)
     row_counts();
     presence();
     formats();
+    not_finite();
     return tap_done();
 }
