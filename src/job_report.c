@@ -41,6 +41,7 @@ static lf_report_rank rank_mine(const lf_job *j)
         traffic_add(&r, LF_COMM_EP, j->topo.group);
     }
     r.pcp_expected = rows_travel(j) || j->grid.pcp == 1 ? j->pcp_expected : -1;
+    r.load_bytes = j->engine ? lf_engine_loaded(j->engine) : 0;
     r.peak_host_bytes = lf_report_peak_host();
     r.peak_device_bytes = j->dev ? (int64_t)j->dev->peak : 0;
     return r;
@@ -149,6 +150,11 @@ static int report_make(lf_job *j, const lf_job_record *records, int64_t n, const
     lf_report_finish(&report);
     report.exit_code = *code = exit_code(&report);
     int bad = report_out(j, &report, err);
+    if (report.sum.skipped) {
+        lf_progress("%lld of %lld prompts were done already; --overwrite redoes them", (long long)report.sum.skipped,
+                    (long long)j->requests.n);
+        lf_progress_end();
+    }
     if (!bad && *code == LF_EXIT_AGAIN)
         lf_fail(err, "stopped early with %lld of %lld prompts left: run the same command again",
                 (long long)report.remaining, (long long)j->plan.n);

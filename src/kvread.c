@@ -165,7 +165,8 @@ hid_t lf_kvread_file(const char *path, lf_err *err)
         return -1;
     }
     if (!S_ISREG(st.st_mode)) {
-        lf_fail(err, "%s is not a regular file", path);
+        lf_fail(err, "%s is not a regular file%s", path,
+                S_ISDIR(st.st_mode) ? "; of a directory give the files, OUT/kv/*.h5" : "");
         return -1;
     }
     hid_t access = lf_h5_access(), file = H5Fopen(path, H5F_ACC_RDONLY, access);

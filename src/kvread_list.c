@@ -62,7 +62,8 @@ static int size_check(const lf_kvread *r, int i, const char *path, lf_err *err)
     struct stat st;
 
     if (stat(path, &st))
-        return lf_fail(err, "%s: its part %s: %s", r->path, path, strerror(errno));
+        return lf_fail(err, "%s: its part %s: %s; a file of several ranks goes together with its .parts directory",
+                       r->path, path, strerror(errno));
     if (!S_ISREG(st.st_mode) || st.st_size != lf_kvread_part_size(r, i))
         return lf_fail(err, "%s: its part %s has %lld bytes instead of %lld", r->path, path, (long long)st.st_size,
                        (long long)lf_kvread_part_size(r, i));

@@ -68,7 +68,8 @@ static int key_refuse(const char *key, const char *const *known, const char *in,
     const char *near = lf_options_nearest(key, known, n);
     if (near)
         return lf_fail(err, "%sunknown key \"%s\"; did you mean \"%s\"?", in, show(buf, key), near);
-    return lf_fail(err, "%sunknown key \"%s\"", in, show(buf, key));
+    return lf_fail(err, "%sunknown key \"%s\"%s", in, show(buf, key),
+                   *in ? "" : "; a line has \"custom_id\" and one of \"prompt\", \"token_ids\", \"file\", \"body\"");
 }
 
 static int keys_check(json_t *object, const char *const *known, const char *in, lf_err *err)
@@ -276,7 +277,8 @@ int lf_request_line(lf_request *q, const lf_request_context *c, const char *text
     char buf[SHOWN + 4];
 
     if (!o)
-        return lf_fail(err, "not valid JSON at byte %d: %s", where.position, show(buf, where.text));
+        return lf_fail(err, "not valid JSON at byte %d: %s; a line is one object, such as "
+                       "{\"custom_id\": \"a\", \"prompt\": \"...\"}", where.position, show(buf, where.text));
     int bad = object_take(q, c, o, err);
     json_decref(o);
     return bad;

@@ -100,8 +100,8 @@ prefill 1 one -i "$dir/prompts"
 result $? "a missing file is made again, a stale .part removed"
 head -c 3000 "$dir/one/kv/d.h5" >"$dir/one/kv/x" && mv "$dir/one/kv/x" "$dir/one/kv/d.h5"
 prefill 1 one -i "$dir/prompts"
-[ $code -eq 0 ] && [ "$(value successful_requests)" = 1 ] && [ "$(wc -l <"$dir/err")" -eq 1 ] &&
-    grep -q "d.h5" "$dir/err"
+[ $code -eq 0 ] && [ "$(value successful_requests)" = 1 ] && [ "$(wc -l <"$dir/err")" -eq 2 ] &&
+    grep -q "d.h5" "$dir/err" && grep -q "6 of 7 prompts were done already" "$dir/err"
 result $? "a damaged file is named and made again"
 grep -v '"e"' "$dir/one/results.jsonl" >"$dir/r" && cp "$dir/r" "$dir/one/results.jsonl"
 prefill 1 one -i "$dir/prompts"
