@@ -35,8 +35,7 @@ static int peers_check(const lf_comm *c, const lf_xfer *x, int n, lf_err *err)
     return 0;
 }
 
-/* Transfers of this rank with itself, matched in order; empty ones are nothing here, as they are between
- * ranks. */
+/* Transfers of this rank with itself, matched in order; empty ones are nothing here, as they are between ranks. */
 static int copy_own(lf_comm *c, lf_dev *d, const lf_xfer *send, int sends, const lf_xfer *recv, int recvs,
                     lf_err *err)
 {
@@ -163,8 +162,7 @@ int lf_coll_gather(lf_comm *c, lf_dev *d, void *dst, const size_t *count, const 
 }
 
 int lf_coll_all_to_all(lf_comm *c, lf_dev *d, void *dst, const size_t *recv_count, const size_t *recv_at,
-                       const void *src,
-                       const size_t *send_count, const size_t *send_at, lf_err *err)
+                       const void *src, const size_t *send_count, const size_t *send_at, lf_err *err)
 {
     lf_xfer *send = c->every, *recv = c->every + c->size;
 

@@ -11,9 +11,9 @@
 #include <jansson.h>
 
 typedef struct lf_field {
-    const json_t *object; /* borrowed; NULL: every field is absent */
-    const char *where; /* the file's name, for errors */
-    const char *prefix; /* "rope_parameters.main." or "": goes before the field's name in errors */
+    const json_t *object;                  /* borrowed; NULL: every field is absent */
+    const char *where;                     /* the file's name, for errors */
+    const char *prefix;                    /* "rope_parameters.main." or "": before the field's name in errors */
     lf_err *err;
 } lf_field;
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Logits.   Source: model.md, "One forward pass", last line; product.md, "/logits".
+ * Logits.   Source: model.md, "One forward pass", last line; product.md, "--logits".
  */
 #include "pass.h"
 

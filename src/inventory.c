@@ -42,10 +42,10 @@ enum {
 };
 
 static const struct role {
-    const char *name; /* a %d stands for the expert */
+    const char *name;                      /* a %d stands for the expert */
     place place;
     unsigned stores;
-    size_of rows, cols; /* rows ONE: a vector */
+    size_of rows, cols;                    /* rows ONE: a vector */
 } roles[LF_ROLES] = {
     [LF_ROLE_EMBED] = { "embed.weight", MODEL, PLAIN, V, D },
     [LF_ROLE_HEAD] = { "head.weight", MODEL, PLAIN, V, D },

@@ -103,10 +103,10 @@ int lf_inventory_find(const lf_checkpoint *c, const lf_inventory_item *item, lf_
 
 typedef struct check {
     const lf_checkpoint *c;
-    unsigned char *seen; /* by place in the checkpoint */
+    unsigned char *seen;                   /* by place in the checkpoint */
     lf_inventory_report *report;
-    int layer; /* of the expert seen last */
-    lf_storage experts; /* how that layer stores them */
+    int layer;                             /* of the expert seen last */
+    lf_storage experts;                    /* how that layer stores them */
 } check;
 
 static void count_tensor(check *k, const lf_tensor *t)

@@ -18,7 +18,7 @@ const char *lf_kind_name(lf_kind k)
 typedef struct int_rule {
     const char *key;
     size_t at;
-    int wide; /* int64_t, not int */
+    int wide;                              /* int64_t, not int */
     int needed;
     int64_t lo, hi;
 } int_rule;

@@ -62,9 +62,9 @@ static int read_kinds(lf_model *m, const lf_field *f, const json_t *ratios, cons
                            lf_field_show(t, shown, sizeof shown), layer_types[0], layer_types[1],
                            layer_types[2]);
         if (r && t && a != b)
-            return lf_fail(
-                f->err, "%s: fields compress_ratios and layer_types disagree on layer %d: %s and %s",
-                f->where, l, lf_field_show(r, shown, sizeof shown), lf_field_show(t, other, sizeof other));
+            return lf_fail(f->err, "%s: fields compress_ratios and layer_types disagree on layer %d: %s and %s",
+                           f->where, l, lf_field_show(r, shown, sizeof shown),
+                           lf_field_show(t, other, sizeof other));
         m->kind[l] = r ? a : b;
     }
     return 0;
@@ -98,9 +98,9 @@ static int count_hash(const lf_model *m, const lf_field *f, const json_t *types,
             return lf_fail(f->err, "%s: field mlp_layer_types[%d] is %s; types are hash_moe and moe",
                            f->where, l, lf_field_show(t, shown, sizeof shown));
         if (hash && *count < l)
-            return lf_fail(
-                f->err, "%s: field mlp_layer_types[%d] is hash_moe after a moe layer; hash layers come first",
-                f->where, l);
+            return lf_fail(f->err,
+                           "%s: field mlp_layer_types[%d] is hash_moe after a moe layer; hash layers come first",
+                           f->where, l);
         *count += hash;
     }
     return 0;

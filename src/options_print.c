@@ -43,9 +43,8 @@ static void program_help(FILE *out)
                  "Prefills long prompts offline: prompts in, KV files and logits out.\n\ncommands:\n");
     for (const lf_option_command *c = lf_option_commands; c->name; c++)
         fprintf(out, "  %-10s %s\n", c->name, c->help);
-    fprintf(
-        out,
-        "\n`longfill help COMMAND` lists a command's options; `longfill --version` prints the version.\n");
+    fprintf(out,
+            "\n`longfill help COMMAND` lists a command's options; `longfill --version` prints the version.\n");
 }
 
 static void usage_line(FILE *out, const lf_option_command *c)

@@ -119,8 +119,7 @@ static int lines_take(reader *rd, const lf_request_context *c, FILE *in, lf_err 
     int why = errno;
     free(buf);
     if (ferror(in) || !feof(in))
-        return lf_fail(err, "%s: line %lld cannot be read: %s", rd->where, (long long)line + 1,
-                       strerror(why));
+        return lf_fail(err, "%s: line %lld cannot be read: %s", rd->where, (long long)line + 1, strerror(why));
     return 0;
 }
 

@@ -82,11 +82,10 @@ static int parse_dtype(const lf_shard_file *s, const json_t *entry, lf_tensor *t
     if (!type)
         return lf_fail(err, "shard %s: tensor %s has no dtype", s->path, t->name);
     if (lf_dtype_parse(type, &t->dtype) || t->dtype == LF_U32)
-        return lf_fail(
-            err,
-            "shard %s: tensor %s has the dtype \"%.40s\"; BF16, F16, F32, F8_E4M3, F8_E8M0, I8, U8,"
-            " I32 and I64 are read",
-            s->path, t->name, type);
+        return lf_fail(err,
+                       "shard %s: tensor %s has the dtype \"%.40s\"; BF16, F16, F32, F8_E4M3, F8_E8M0, I8, U8,"
+                       " I32 and I64 are read",
+                       s->path, t->name, type);
     return 0;
 }
 
@@ -129,8 +128,7 @@ static int parse_offsets(const lf_shard_file *s, const json_t *entry, lf_tensor 
         return lf_fail(err, "shard %s: tensor %s: data_offsets is not a pair of ascending integers from 0 up",
                        s->path, t->name);
     if ((uint64_t)end > data)
-        return lf_fail(err,
-                       "shard %s is truncated: tensor %s ends at byte %lld of the data, the file has %llu",
+        return lf_fail(err, "shard %s is truncated: tensor %s ends at byte %lld of the data, the file has %llu",
                        s->path, t->name, (long long)end, (unsigned long long)data);
     if ((uint64_t)(end - begin) != t->bytes)
         return lf_fail(err, "shard %s: tensor %s has %lld bytes of data; its shape and dtype need %llu",

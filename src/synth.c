@@ -44,8 +44,7 @@ static int check_space(const lf_synth_plan *p, const char *dir, lf_err *err)
     double room = (double)v.f_bavail * (double)v.f_frsize;
     if ((double)p->total <= room)
         return 0;
-    return lf_fail(err,
-                   "%s: the weights need %s and the file system has %s left; --sparse writes headers only",
+    return lf_fail(err, "%s: the weights need %s and the file system has %s left; --sparse writes headers only",
                    dir, lf_human_bytes(need, (double)p->total), lf_human_bytes(have, room));
 }
 

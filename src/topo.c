@@ -68,8 +68,7 @@ void lf_topo_abort(int code)
     _exit(code);
 }
 
-/* A communicator of `size` ranks, those with this color, in the order of key.  All ranks of the world call
- * it. */
+/* A communicator of `size` ranks, those with this color, in the order of key.  Collective over the world. */
 static int comm_split(lf_comm **out, const char *name, int size, int color, int key, int check, lf_err *err)
 {
     MPI_Comm mpi = MPI_COMM_NULL;
@@ -158,8 +157,7 @@ int lf_topo_open(lf_topo *t, const lf_grid *g, lf_err *err)
     MPI_Comm_size(MPI_COMM_WORLD, &world);
     if (rank != g->rank || world != g->dp * g->ep)
         return lf_fail(err, "the grid %d x %d x %d, rank %d, is not that of rank %d of %d", g->dp, g->pcp,
-                       g->tp,
-                       g->rank, rank, world);
+                       g->tp, g->rank, rank, world);
     if (check_wanted(&check, err) || comm_split(&t->world, "world", world, 0, rank, check, err) ||
         comm_split(&t->group, "ep", g->ep, g->dp_rank, g->ep_rank, check, err) ||
         comm_split(&t->pcp, "pcp", g->pcp, g->dp_rank * g->tp + g->tp_rank, g->pcp_rank, check, err) ||

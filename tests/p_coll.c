@@ -390,14 +390,12 @@ static void test_check(lf_comm *c, lf_dev *d)
     planted(c, rc, &err, who, ", gather", "another count of a gather on one rank");
     free(count);
 
-    snprintf(who, sizeof who, "rank 0 sends 24 bytes in 2 pieces to rank %d, which expects 24 bytes in 2",
-             odd);
+    snprintf(who, sizeof who, "rank 0 sends 24 bytes in 2 pieces to rank %d, which expects 24 bytes in 2", odd);
     rc = lf_coll_exchange(c, d, send, c->rank == 0 ? 2 : 0, recv, me ? 2 : 0, &err);
     planted(c, rc, &err, who, "of other sizes", "pieces in another order");
 
     rc = lf_coll_exchange(c, d, send, c->rank == 0, recv, 0, &err);
-    planted(c, rc, &err, "rank 0 sends 4 bytes", "expects 0 bytes in 0 pieces",
-            "a send that nobody receives");
+    planted(c, rc, &err, "rank 0 sends 4 bytes", "expects 0 bytes in 0 pieces", "a send that nobody receives");
     all_ranks(lf_topo_barrier(c, &err) != 0, "calls that agree still work afterwards");
 }
 

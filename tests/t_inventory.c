@@ -201,8 +201,7 @@ static void check_defects(void)
                "another shape");
     synthdir_write("a", (lf_synth_options){ 0 }, &err);
     synthdir_rename("a", "layers.3.attn.wq_a.scale", "layers.3.attn.wq_a.scalX");
-    expect_bad("a", 0, 0, "tensor layers.3.attn.wq_a.scale is missing", "F8_E4M3",
-               "a scale that is not there");
+    expect_bad("a", 0, 0, "tensor layers.3.attn.wq_a.scale is missing", "F8_E4M3", "a scale that is not there");
     synthdir_write("b", (lf_synth_options){ 0 }, &err);
     synthdir_edit("b", shard, "\"layers.2.attn.wo_b.weight\":{\"dtype\":\"F8_E4M3\"",
                   "\"layers.2.attn.wo_b.weight\":{\"dtype\":\"F8_E8M0\"");

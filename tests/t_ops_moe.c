@@ -128,8 +128,7 @@ int main(void)
             ops_check(&f, i, route, ops_get(&r, "y")->shape[0], (size_t)r.model.experts_per_tok * 8, 0,
                       judge_route);
         else if (ops_is(&r, "experts"))
-            ops_check(&f, i, experts, ops_get(&r, "src")->count, (size_t)r.model.hidden * 4, 0,
-                      judge_experts);
+            ops_check(&f, i, experts, ops_get(&r, "src")->count, (size_t)r.model.hidden * 4, 0, judge_experts);
         else
             ops_check(&f, i, combine, ops_get(&r, "shared")->shape[0], (size_t)r.model.hidden * 4, 0,
                       judge_combine);

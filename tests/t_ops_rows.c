@@ -111,8 +111,7 @@ static void judge_bytes(ops_run *r, const uint8_t *out, int64_t n)
     if (!TAP_CHECK(bad == 0, "row_pack, case %d, format %d, transformed %d: bytes", r->n, (int)ops_opt(r, 0),
                    (int)ops_opt(r, 1)))
         printf("# %d bytes differ, first in row %d at byte %d: got %d, expected %d\n", (int)bad,
-               (int)(first / e->shape[1]),
-               (int)(first % e->shape[1]), out[first], e->data[first]);
+               (int)(first / e->shape[1]), (int)(first % e->shape[1]), out[first], e->data[first]);
     TAP_CHECK((size_t)e->shape[1] == lf_row_bytes(&r->model, (lf_row_fmt)ops_opt(r, 0), ops_opt(r, 2)),
               "  of the size kvlayout says");
 }

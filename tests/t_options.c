@@ -63,13 +63,10 @@ static void test_values(void)
     lf_err err;
     line l;
 
-    TAP_CHECK(
-        !parse(&o, &l, "prefill",
-               "-m M -i I -o O --numerics exact --kv-dtype=bf16 --logits topk:20 "
-               "--shard 3/8 --max-seconds 2.5 --dp 4 --pcp 2 --tp=3 --pcp-attention merge "
-               "--device cpu --format csv --progress 0 --dry-run -v",
-               &err),
-        "a long line %s", err.text);
+    const char *text = "-m M -i I -o O --numerics exact --kv-dtype=bf16 --logits topk:20 --shard 3/8 "
+                       "--max-seconds 2.5 --dp 4 --pcp 2 --tp=3 --pcp-attention merge --device cpu --format csv "
+                       "--progress 0 --dry-run -v";
+    TAP_CHECK(!parse(&o, &l, "prefill", text, &err), "a long line %s", err.text);
     TAP_CHECK(o.numerics == LF_EXACT && o.kv_dtype == LF_KV_BF16 && o.device == LF_DEVICE_CPU, "choices");
     TAP_CHECK(o.logits == LF_KEEP_TOPK && o.topk == 20 && o.shard == 3 && o.shards == 8, "topk:20, 3/8");
     TAP_CHECK(o.max_seconds == 2.5 && o.progress == 0 && o.dp == 4 && o.format == LF_FORMAT_CSV, "numbers");

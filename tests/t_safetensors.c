@@ -71,9 +71,9 @@ static void check_single(void)
     const void *data;
 
     put_shard("single", "model.safetensors",
-              "{\"__metadata__\":{\"format\":\"pt\"}," T("b", "F32", "[2,1]", 6, 14) "," T(
-                  "a", "BF16", "[3]", 0, 6) "," T("e", "F32", "[0,5]", 14, 14) "," T("s", "I64", "[]", 14,
-                                                                                     22) "}   ",
+              "{\"__metadata__\":{\"format\":\"pt\"},"
+              T("b", "F32", "[2,1]", 6, 14) "," T("a", "BF16", "[3]", 0, 6) ","
+              T("e", "F32", "[0,5]", 14, 14) "," T("s", "I64", "[]", 14, 22) "}   ",
               22, 0);
     TAP_CHECK(open_dir(&c, "single", &err) == 0, "a single file opens %s", err.text);
     TAP_CHECK(lf_checkpoint_count(c) == 4 && strcmp(lf_checkpoint_at(c, 0)->name, "a") == 0 &&
@@ -102,16 +102,11 @@ static void check_dtypes(void)
     lf_checkpoint *c;
     lf_err err = { "" };
 
-    put_shard(
-        "types", "model.safetensors",
-        "{" T("a", "BF16", "[1]", 0, 2) "," T("b", "F16", "[1]", 2, 4) "," T("c", "F32", "[1]", 4, 8) "," T(
-            "d", "F8_E4M3", "[1]", 8, 9) "," T("e", "F8_E8M0", "[1]", 9,
-                                               10) "," T("f", "I8", "[1]", 10,
-                                                         11) "," T("g", "U8", "[1]", 11,
-                                                                   12) "," T("h", "I32", "[1]", 12,
-                                                                             16) "," T("i", "I64", "[1]", 16,
-                                                                                       24) "}",
-        24, 0);
+    put_shard("types", "model.safetensors",
+              "{" T("a", "BF16", "[1]", 0, 2) "," T("b", "F16", "[1]", 2, 4) "," T("c", "F32", "[1]", 4, 8) ","
+              T("d", "F8_E4M3", "[1]", 8, 9) "," T("e", "F8_E8M0", "[1]", 9, 10) "," T("f", "I8", "[1]", 10, 11) ","
+              T("g", "U8", "[1]", 11, 12) "," T("h", "I32", "[1]", 12, 16) "," T("i", "I64", "[1]", 16, 24) "}",
+              24, 0);
     TAP_CHECK(open_dir(&c, "types", &err) == 0 && lf_checkpoint_count(c) == 9, "nine types are read %s",
               err.text);
     lf_checkpoint_close(c);
