@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * model: config.json -> a validated description of the model, and from it the exact inventory of tensors.
- * Floor 1: no device, no MPI, no HDF5.   Source: model.md ("Dimensions of the released models", "Released checkpoint format").
+ * Floor 1: no device, no MPI, no HDF5.   Source: model.md ("Dimensions of the released models", "Released checkpoint
+ * format").
  */
 #ifndef LF_MODEL_H
 #define LF_MODEL_H
