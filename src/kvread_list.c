@@ -21,7 +21,7 @@ const char *lf_kvread_part_name(const lf_kvread *r, int i)
 }
 
 /* Where HDF5 looks too: beside the file itself, whatever leads to it. */
-char *lf_kvread_part_path(const lf_kvread *r, int i)
+static char *part_path(const lf_kvread *r, int i)
 {
     char *real = realpath(r->path, NULL);
     const char *from = real ? real : r->path, *slash = strrchr(from, '/');
@@ -31,7 +31,7 @@ char *lf_kvread_part_path(const lf_kvread *r, int i)
     return path;
 }
 
-int64_t lf_kvread_part_size(const lf_kvread *r, int i)
+static int64_t part_size(const lf_kvread *r, int i)
 {
     return json_integer_value(json_object_get(listed(r, i), "bytes"));
 }
@@ -51,7 +51,7 @@ int64_t lf_kvread_part_bytes(const lf_kvread *r)
     int64_t sum = 0;
 
     for (int i = 0; i < lf_kvread_parts(r); i++)
-        sum += lf_kvread_part_size(r, i);
+        sum += part_size(r, i);
     return sum;
 }
 
@@ -64,9 +64,9 @@ static int size_check(const lf_kvread *r, int i, const char *path, lf_err *err)
     if (stat(path, &st))
         return lf_fail(err, "%s: its part %s: %s; a file of several ranks goes together with its .parts directory",
                        r->path, path, strerror(errno));
-    if (!S_ISREG(st.st_mode) || st.st_size != lf_kvread_part_size(r, i))
+    if (!S_ISREG(st.st_mode) || st.st_size != part_size(r, i))
         return lf_fail(err, "%s: its part %s has %lld bytes instead of %lld", r->path, path, (long long)st.st_size,
-                       (long long)lf_kvread_part_size(r, i));
+                       (long long)part_size(r, i));
     return 0;
 }
 
@@ -100,7 +100,7 @@ int lf_kvread_part_open(lf_kvread **out, const lf_kvread *r, int i, lf_err *err)
 {
     lf_kvread *part = lf_alloc(sizeof *part);
 
-    part->path = lf_kvread_part_path(r, i);
+    part->path = part_path(r, i);
     part->meta = r->meta;
     part->file = -1;
     int rc = size_check(r, i, part->path, err);

@@ -22,10 +22,8 @@ struct lf_kvread {
 json_t *lf_kvread_sealed(hid_t obj, const char *name, json_type type, lf_err *err);
 hid_t lf_kvread_file(const char *path, lf_err *err);
 
-/* Listed part i: its name as the master has it, its path (owned by the caller), size and checksum. */
+/* Listed part i: its name as the master has it, and its checksum. */
 const char *lf_kvread_part_name(const lf_kvread *r, int i);
-char *lf_kvread_part_path(const lf_kvread *r, int i);
-int64_t lf_kvread_part_size(const lf_kvread *r, int i);
 uint32_t lf_kvread_part_crc(const lf_kvread *r, int i);
 
 /* Reads the list, if there is one, and looks at every part on it. */

@@ -65,9 +65,6 @@ void lf_cpu_abt(int64_t m, int64_t n, int64_t k, const float *a, int64_t lda, co
 void lf_cpu_ab_add(int64_t m, int64_t n, int64_t k, const float *a, int64_t lda, const float *b, int64_t ldb, float *c,
                    int64_t ldc);
 
-/* Rows r0 .. r0+n-1 of a weight slice as float32 [n, cols]. */
-void lf_cpu_expand(const lf_weight *w, int64_t r0, int64_t n, float *out);
-
 /* y = quantise-dequantise of x in groups of `group` (the last may be short), e4m3 with power-of-two scales. */
 void lf_cpu_quantise(float *y, const float *x, int64_t n, int64_t group);
 void lf_cpu_hadamard(float *x, int64_t n);             /* in place, scaled n^-1/2, rounded to bf16; n a power of two */

@@ -41,7 +41,8 @@ static void expand_bf16(const uint8_t *p, int64_t n, float *out)
     }
 }
 
-void lf_cpu_expand(const lf_weight *w, int64_t r0, int64_t n, float *out)
+/* Rows r0 .. r0+n-1 of a weight slice as float32 [n, cols]. */
+static void expand(const lf_weight *w, int64_t r0, int64_t n, float *out)
 {
     for (int64_t i = 0; i < n; i++, out += w->cols) {
         int64_t row = w->row0 + r0 + i;
@@ -126,7 +127,7 @@ static void strip(lf_cpu *c, const lf_gemm *g, const float *x, int64_t ldx, int6
     int parts = g->parts > 1 ? g->parts : 1;
     float *tile = lf_cpu_own(c, 2, sizeof(float) * LF_TILE_M * LF_TILE_N * (size_t)(parts + 1));
 
-    lf_cpu_expand(g->w, n0, n, w);
+    expand(g->w, n0, n, w);
     for (int64_t t = t0; t < t1; t++) {
         int64_t r0 = t * LF_TILE_M, rows = lf_min(LF_TILE_M, g->m - r0), ld;
         factors f = { .a = tile_input(c, x + r0 * ldx, ldx, rows, k, &ld), .w = w, .k = k, .n = n, .part = k / parts };
@@ -175,7 +176,7 @@ void lf_cpu_embed(lf_dev *d, lf_act *x, const uint32_t *ids, int64_t m, const lf
 #pragma omp parallel for num_threads(lf_cpu_of(d)->threads) schedule(static)
     for (int64_t i = 0; i < m; i++) {
         float *row = out + i * n * hidden;
-        lf_cpu_expand(embed, ids[i], 1, row);
+        expand(embed, ids[i], 1, row);
         for (int64_t j = 0; j < hidden; j++)
             row[j] = lf_r(lf_cpu_of(d), row[j]);
         for (int64_t s = 1; s < n; s++)
