@@ -95,12 +95,3 @@ int lf_nccl_sum(lf_nccl *n, float *x, int64_t count, lf_err *err)
 
     return rc == ncclSuccess ? 0 : nccl_fail(err, n, rc, "sum");
 }
-
-/* Did another rank, or the network, break it? */
-int lf_nccl_check(lf_nccl *n, lf_err *err)
-{
-    ncclResult_t state = ncclSuccess, rc = ncclCommGetAsyncError(n->comm, &state);
-
-    rc = rc == ncclSuccess ? state : rc;
-    return rc == ncclSuccess || rc == ncclInProgress ? 0 : nccl_fail(err, n, rc, "while it ran");
-}

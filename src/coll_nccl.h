@@ -26,7 +26,6 @@ void lf_nccl_close(lf_nccl *n);            /* NULL is fine */
 int lf_nccl_move(lf_nccl *n, const lf_xfer *send, int sends, const lf_xfer *recv, int recvs, lf_err *err);
 /* x [count] float, device memory, summed over the ranks, the same bytes on all of them. */
 int lf_nccl_sum(lf_nccl *n, float *x, int64_t count, lf_err *err);
-int lf_nccl_check(lf_nccl *n, lf_err *err);            /* an error that came after the call */
 
 #ifdef __cplusplus
 }

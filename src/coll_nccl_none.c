@@ -50,9 +50,3 @@ int lf_nccl_sum(lf_nccl *n, float *x, int64_t count, lf_err *err)
     (void)count;
     return none(err);
 }
-
-int lf_nccl_check(lf_nccl *n, lf_err *err)
-{
-    (void)n;
-    return none(err);
-}
