@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -73,6 +74,22 @@ int lf_file_settle(int fd, int bad)
         return -1;
     errno = why;
     return bad ? -1 : 0;
+}
+
+int lf_file_claim(int fd)
+{
+    return flock(fd, LOCK_EX | LOCK_NB) && errno == EWOULDBLOCK ? -1 : 0;
+}
+
+int lf_file_remove(int dir, const char *name)
+{
+    int fd = openat(dir, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+    int bad = fd >= 0 && lf_file_claim(fd) ? -1 : unlinkat(dir, name, 0), why = errno;
+
+    if (fd >= 0)
+        close(fd);
+    errno = why;
+    return bad;
 }
 
 void lf_file_sync_directory(const char *path)

@@ -17,6 +17,13 @@ int lf_file_append(int fd, const void *from, size_t n);        /* where the file
  * errno is that of the first that failed. */
 int lf_file_settle(int fd, int bad);
 
+/* Makes an open file this job's own until its last descriptor is closed: -1 when another has it.  Where a file system
+ * knows no locks, nobody has. */
+int lf_file_claim(int fd);
+/* Removes NAME below the directory `dir` (AT_FDCWD: of the path) unless another job has claimed it.  -1: errno says why,
+ * EWOULDBLOCK that it is claimed. */
+int lf_file_remove(int dir, const char *name);
+
 /* fsync of the directory that PATH is in: a rename is durable only when it is.  Not every file system can. */
 void lf_file_sync_directory(const char *path);
 

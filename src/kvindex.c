@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "kvindex.h"
+#include "file.h"
 #include "kvmaster.h"
+#include "kvwrite_parts.h"
 
 #include <ctype.h>
 #include <errno.h>
@@ -250,8 +252,9 @@ int lf_kvindex_resume(const char *out, const lf_kv_meta *meta, const uint32_t *i
     int rc = 0;
 
     memset(found, 0, sizeof *found);
-    if (unlink(part) && errno != ENOENT)
-        rc = lf_fail(err, "cannot remove the unfinished file %s: %s", part, strerror(errno));
+    if (lf_file_remove(AT_FDCWD, part) && errno != ENOENT)
+        rc = errno == EWOULDBLOCK ? lf_fail(err, "%s: " LF_KV_CLAIMED, part)
+                                  : lf_fail(err, "cannot remove the unfinished file %s: %s", part, strerror(errno));
     int there = !stat(path, &st);
     if (!rc)
         lf_kvmaster_sweep(path, there ? LF_SWEEP_UNFINISHED : LF_SWEEP_ALL);

@@ -70,7 +70,7 @@ static int sweep(const char *path, int (*remove_it)(const char *name, const void
             continue;
         n++;
         if (doing)
-            (void)unlinkat(dirfd(d), e->d_name, 0);
+            (void)lf_file_remove(dirfd(d), e->d_name);     /* not what another job is writing */
     }
     if (d)
         closedir(d);

@@ -204,11 +204,36 @@ static int layer_group(const lf_kvfile *f, int layer, lf_err *err)
     return rc ? lf_fail_in(err, "%s: group %s", f->part, path) : 0;
 }
 
+/* Between opening and claiming, another job may have given the very file its final name: then this is not ours to cut. */
+static int is_still(int fd, const char *path)
+{
+    struct stat a, b;
+
+    return !fstat(fd, &a) && !stat(path, &b) && a.st_ino == b.st_ino && a.st_dev == b.st_dev;
+}
+
+/* Two jobs that write one file would spoil it for both, and neither would notice. */
+static int part_open(lf_kvfile *f, lf_err *err)
+{
+    for (int tries = 0; tries < 10; tries++) {
+        f->fd = open(f->part, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+        if (f->fd < 0)
+            return lf_fail(err, "cannot create %s: %s", f->part, strerror(errno));
+        int claimed = !lf_file_claim(f->fd);
+        if (claimed && is_still(f->fd, f->part))
+            return ftruncate(f->fd, 0) ? lf_fail(err, "cannot create %s: %s", f->part, strerror(errno)) : 0;
+        close(f->fd);
+        f->fd = -1;
+        if (!claimed)
+            break;
+    }
+    return lf_fail(err, "%s: " LF_KV_CLAIMED, f->part);
+}
+
 static int file_begin(lf_kvfile *f, lf_err *err)
 {
-    f->fd = open(f->part, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-    if (f->fd < 0)
-        return lf_fail(err, "cannot create %s: %s", f->part, strerror(errno));
+    if (part_open(f, err))
+        return -1;
     hid_t access = lf_h5_access(), create = H5Pcreate(H5P_FILE_CREATE);
     if (create >= 0)
         (void)H5Pset_obj_track_times(create, 0);
@@ -369,12 +394,15 @@ int lf_kvfile_rename(lf_kvfile *f, lf_err *err)
 
 int lf_kvfile_finish(lf_kvfile *f, uint64_t *bytes, lf_err *err)
 {
+    int hold = dup(f->fd);                 /* the claim, until it has its name */
     int rc = lf_kvfile_seal(f, bytes, err) || lf_kvfile_rename(f, err) ? -1 : 0;
 
     if (rc)
         unlink(f->part);
     else
         lf_kvmaster_sweep(f->path, LF_SWEEP_ALL);             /* of a file of several writers that was here */
+    if (hold >= 0)
+        close(hold);
     lf_kvfile_free(f);
     return rc;
 }

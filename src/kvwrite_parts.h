@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * kvwrite_parts: what kvwrite.c and kvmaster.c share.  Floor 5, private.
+ * kvwrite_parts: what kvwrite.c, kvmaster.c and kvindex.c share.  Floor 5, private.
  */
 #ifndef LF_KVWRITE_PARTS_H
 #define LF_KVWRITE_PARTS_H
@@ -9,6 +9,8 @@
 #include "kvtable.h"
 
 #include <jansson.h>
+
+#define LF_KV_CLAIMED "another job is writing it; wait for that one, or give each job an -o/--output or --shard of its own"
 
 struct lf_kvfile {
     lf_kv_meta meta;

@@ -4,7 +4,9 @@
  */
 #include "tap.h"
 #include "kv_fixture.h"
+#include "../src/file.h"
 #include "../src/kvindex.h"
+#include "../src/kvmaster.h"
 #include "../src/results.h"
 
 #include <fcntl.h>
@@ -243,6 +245,45 @@ static void resume_damaged(void)
     resumed_end(&s);
 }
 
+/* Another job is played by a second opening of the same file. */
+static void resume_claimed(void)
+{
+    resumed s;
+    lf_err err = { "" };
+    lf_kvfound found;
+    lf_kvfile *f;
+
+    if (resumed_begin(&s, &err) || lf_kvfile_create(&f, s.x.path, &s.x.meta, &err))
+        return;
+    char *part = lf_printf("%s.part", s.x.path), *dir = lf_kvmaster_directory(s.x.path);
+    char *live = lf_printf("%s/r0000.h5.part", dir), *dead = lf_printf("%s/r0001.h5.part", dir);
+    for (int overwrite = 0; overwrite < 2; overwrite++) {
+        int rc = lf_kvindex_resume(s.out, &s.x.meta, s.ids, LF_CHECK_SHAPES, overwrite, &found, &err);
+        TAP_CHECK(rc && strstr(err.text, "fixture-1.h5.part: another job is writing it") && !access(part, F_OK),
+                  "refused, and left alone: %s", err.text);
+    }
+    lf_kvfile *second;
+    TAP_CHECK(lf_kvfile_create(&second, s.x.path, &s.x.meta, &err) && strstr(err.text, "another job"),
+              "not written by two: %s", err.text);
+    lf_kvfile_abandon(f);
+    TAP_CHECK(!lf_kvfile_create(&f, s.x.path, &s.x.meta, &err), "once it is given up it can be written");
+    lf_kvfile_abandon(f);
+    mkdir(dir, 0777);
+    lf_file_replace(dead, "x", 1, &err);
+    int fd = open(live, O_RDWR | O_CREAT, 0666);
+    TAP_CHECK(fd >= 0 && !lf_file_claim(fd), "claimed");
+    lf_kvmaster_sweep(s.x.path, LF_SWEEP_ALL);
+    TAP_CHECK(!access(live, F_OK) && access(dead, F_OK), "sweeping leaves a part that another job is writing");
+    close(fd);
+    lf_kvmaster_sweep(s.x.path, LF_SWEEP_ALL);
+    TAP_CHECK(access(dir, F_OK), "and takes it when that job is gone");
+    free(part);
+    free(live);
+    free(dead);
+    free(dir);
+    resumed_end(&s);
+}
+
 /* ---- results.jsonl ---- */
 
 static lf_result line_of(const char *id)
@@ -384,6 +425,14 @@ static void result_errors(void)
     json_decref(j);
     temporary_end(out);
     TAP_CHECK(lf_results_open(&r, "/nonexistent", 1, &err), "refused: %s", err.text);
+    for (int what = 0; what < 2; what++) {
+        out = temporary();
+        char *path = lf_printf("%s/results.jsonl", out);
+        TAP_CHECK(!(what ? symlink("/dev/full", path) : mkfifo(path, 0666)), "something else is there");
+        TAP_CHECK(lf_results_open(&r, out, 1, &err) && strstr(err.text, "not a regular file"), "refused: %s", err.text);
+        free(path);
+        temporary_end(out);
+    }
 }
 
 int main(void)
@@ -395,6 +444,7 @@ int main(void)
     resume_same();
     resume_other();
     resume_damaged();
+    resume_claimed();
     result_lines();
     torn_lines();
     long_torn_line();
