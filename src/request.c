@@ -163,6 +163,10 @@ int lf_requests_read(lf_requests *r, const char *path, const lf_request_rules *r
         fclose(in);
         return lf_fail(err, "the prompts file %s is a directory; it takes a file of JSON lines", path);
     }
+    if (S_ISCHR(st.st_mode) || S_ISBLK(st.st_mode)) {
+        fclose(in);
+        return lf_fail(err, "the prompts file %s is a device; it takes a file of JSON lines, or - for stdin", path);
+    }
     char *dir = directory_of(path);
     int bad = lf_requests_parse(r, in, path, dir, rules, err);
     free(dir);

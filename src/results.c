@@ -67,8 +67,6 @@ static int repair_tail(const lf_results *r, lf_err *err)
 
     if (fstat(r->fd, &st))
         return lf_fail(err, "cannot read %s: %s", r->path, strerror(errno));
-    if (!S_ISREG(st.st_mode))
-        return 0;
     int64_t n = tail_length(r->fd, st.st_size);
     if (n == 0)
         return 0;
@@ -86,8 +84,12 @@ int lf_results_open(lf_results **out, const char *dir, int repair, lf_err *err)
     lf_results *r = lf_alloc(sizeof *r);
 
     r->path = lf_printf("%s/results.jsonl", dir);
-    r->fd = open(r->path, O_RDWR | O_APPEND | O_CREAT | O_CLOEXEC, 0666);
+    r->fd = open(r->path, O_RDWR | O_NONBLOCK | O_APPEND | O_CREAT | O_CLOEXEC, 0666);
     int rc = r->fd < 0 ? lf_fail(err, "cannot open %s: %s", r->path, strerror(errno)) : 0;
+    struct stat st;
+
+    if (!rc && (fstat(r->fd, &st) || !S_ISREG(st.st_mode)))
+        rc = lf_fail(err, "%s is not a regular file; move it away", r->path);
     if (!rc && repair) {
         lock(r, LOCK_EX);
         rc = repair_tail(r, err);

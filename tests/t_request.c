@@ -134,6 +134,8 @@ static void test_read(void)
     TAP_CHECK(lf_requests_read(&r, dir, &rules, &err) == -1 && strstr(err.text, "is a directory"),
               "a directory: %s", err.text);
     free(path);
+    TAP_CHECK(lf_requests_read(&r, "/dev/zero", &rules, &err) == -1 && strstr(err.text, "is a device"),
+              "a device: %s", err.text);
     path = lf_printf("%s/none", dir);
     TAP_CHECK(lf_requests_read(&r, path, &rules, &err) == -1 && strstr(err.text, "No such file"),
               "no file: %s", err.text);
