@@ -137,7 +137,11 @@ static int comm_attach(lf_comm *c, lf_dev *d, lf_err *err)
         return 0;
     if (lf_topo_any(c, bad, &any, err) || any || lf_topo_bcast(c, id, sizeof id, 0, err))
         return -1;
-    return lf_nccl_open(&c->nccl, d, id, c->size, c->rank, c->stats.name, err);
+    if (lf_nccl_open(&c->nccl, d, id, c->size, c->rank, c->stats.name, err))
+        return -1;
+    c->stats.calls = c->stats.bytes_sent = c->stats.bytes_received = 0;       /* the id is none of the model's traffic */
+    c->stats.seconds = 0;
+    return 0;
 }
 
 int lf_topo_attach(lf_topo *t, lf_dev *d, lf_err *err)
