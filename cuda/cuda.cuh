@@ -46,6 +46,7 @@ typedef struct lf_cuda_held {              /* memory handed out by take() */
 typedef struct lf_cuda_plans lf_cuda_plans;            /* gemm.cu: the algorithm of each product */
 typedef struct lf_cuda_stores lf_cuda_stores;          /* weight.cu: memory of uploaded weights */
 typedef struct lf_cuda_clock lf_cuda_clock;            /* clock.cu: time stamps not yet read */
+typedef struct lf_cuda_loader lf_cuda_loader;          /* load.cu: readers of weights, while these are loaded */
 typedef struct lf_cuda_bank lf_cuda_bank;              /* bank.cuh: a layer's experts, expanded to fp8 */
 
 typedef struct lf_cuda {
@@ -64,6 +65,7 @@ typedef struct lf_cuda {
     lf_cuda_plans *plans;
     lf_cuda_stores *stores;
     lf_cuda_bank *bank;
+    lf_cuda_loader *loader;                /* NULL: nothing is being loaded */
     lf_cuda_clock *clock;
     unsigned told;                         /* what -v has said once */
     int failed;
@@ -139,6 +141,14 @@ typedef struct lf_cuda_extra {
 int lf_cuda_weight_place(lf_cuda *c, lf_weight *w, size_t bytes, size_t scale_bytes, lf_err *err);
 int lf_cuda_weight_finish(lf_cuda *c, lf_weight *w, lf_err *err);
 
+/* The kernel that makes the scale table (w->extra) from the scales, once they are there. */
+void lf_cuda_weight_scales(lf_cuda *c, const lf_weight *w);
+
+/* load.cu, while c->loader: bytes to the GPU, then what finishes a weight, in this order but later; the end waits. */
+void lf_cuda_load_bytes(lf_cuda *c, const void *data, void *to, size_t bytes);
+void lf_cuda_load_finish(lf_cuda *c, const lf_weight *w);
+void lf_cuda_load_end(lf_cuda *c);
+
 /* Columns 0 .. cols-1 of rows r0 .. r0+n-1 of a slice as bf16 or float32, rows ldo apart (a multiple of 8, out 16-byte
  * aligned); columns cols .. ldo-1 become 0.  bf16 is exact for all but float32 weights. */
 void lf_cuda_expand(lf_cuda *c, const lf_weight *w, int64_t r0, int64_t n, __nv_bfloat16 *out, int64_t ldo);
@@ -191,6 +201,7 @@ void lf_cuda_fill(lf_dev *d, void *dst, int byte, size_t bytes);
 int lf_cuda_weight(lf_dev *d, lf_weight *w, const void *data, size_t bytes, const void *scale, size_t scale_bytes,
                    lf_err *err);
 int lf_cuda_expect(lf_dev *d, int64_t bytes, lf_err *err);
+int lf_cuda_load(lf_dev *d, const lf_dev_files *files, lf_err *err);
 int lf_cuda_reserve(lf_dev *d, const lf_dev_load *load, lf_err *err);
 int64_t lf_cuda_left(lf_dev *d);
 int lf_cuda_made_up(lf_dev *d, lf_weight *w, const lf_inventory_item *item, lf_storage store, uint64_t seed, lf_err *err);

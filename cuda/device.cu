@@ -91,6 +91,7 @@ static int cuda_sync(lf_dev *d, lf_err *err)
 {
     lf_cuda *c = lf_cuda_of(d);
 
+    lf_cuda_load_end(c);
     if (!LF_CUDA(c, cudaEventRecord(c->end, c->stream), "waiting for the GPU: an earlier kernel failed"))
         lf_cuda_wait(c, c->end, "waiting for the GPU: an earlier kernel failed");
     if (!c->failed)
@@ -119,6 +120,7 @@ static void cuda_close(lf_dev *d)
     cudaSetDevice(c->device);
     if (c->stream)
         cudaStreamSynchronize(c->stream);
+    lf_cuda_load_end(c);
     lf_cuda_bank_free(c);
     lf_cuda_plans_free(c);
     lf_cuda_stores_free(c);
@@ -138,7 +140,7 @@ static const lf_dev_ops cuda_ops = {
     .take = lf_cuda_take, .give = lf_cuda_give, .put = lf_cuda_put, .get = lf_cuda_get, .copy = lf_cuda_copy,
     .copy_rows = lf_cuda_copy_rows, .gather = lf_cuda_gather, .fill = lf_cuda_fill, .sync = cuda_sync,
     .stamp = lf_cuda_stamp, .at = cuda_at,
-    .expect = lf_cuda_expect, .reserve = lf_cuda_reserve, .left = lf_cuda_left,
+    .expect = lf_cuda_expect, .reserve = lf_cuda_reserve, .load = lf_cuda_load, .left = lf_cuda_left,
     .weight = lf_cuda_weight, .made_up = lf_cuda_made_up, .gemm = lf_cuda_gemm, .embed = lf_cuda_embed,
     .hc_pre = lf_cuda_hc_pre, .hc_post = lf_cuda_hc_post, .hc_head = lf_cuda_hc_head,
     .norm = lf_cuda_norm, .query = lf_cuda_query, .rotate = lf_cuda_rotate, .window = lf_cuda_window,

@@ -112,17 +112,26 @@ static __global__ void widen_scales(float *out, const uint8_t *byte, int64_t row
 
 static int scale_table(lf_cuda *c, const lf_weight *w, lf_cuda_extra *x, lf_err *err)
 {
-    int64_t rows = lf_ceil_div(w->all_rows, 128), cols = lf_ceil_div(w->all_cols, 128);
-    int64_t ld = lf_cuda_scale_ld(w->all_cols);
+    int64_t rows = lf_ceil_div(w->all_rows, 128);
     void *table;
 
-    if (store_take(c, &table, sizeof(float) * (size_t)(rows * ld), err))
+    x->scale_ld = lf_cuda_scale_ld(w->all_cols);
+    if (store_take(c, &table, sizeof(float) * (size_t)(rows * x->scale_ld), err))
         return -1;
-    widen_scales<<<lf_blocks(rows * ld, 256), 256, 0, c->stream>>>((float *)table, w->scale, rows, cols, ld);
-    LF_LAUNCHED(c, "widen_scales");
     x->scale = (const float *)table;
-    x->scale_ld = ld;
     return 0;
+}
+
+void lf_cuda_weight_scales(lf_cuda *c, const lf_weight *w)
+{
+    const lf_cuda_extra *x = (const lf_cuda_extra *)w->extra;
+    int64_t rows = lf_ceil_div(w->all_rows, 128), cols = lf_ceil_div(w->all_cols, 128);
+
+    if (w->dtype != LF_E4M3)
+        return;
+    float *table = (float *)(uintptr_t)x->scale;
+    widen_scales<<<lf_blocks(rows * x->scale_ld, 256), 256, 0, c->stream>>>(table, w->scale, rows, cols, x->scale_ld);
+    LF_LAUNCHED(c, "widen_scales");
 }
 
 int lf_cuda_weight_place(lf_cuda *c, lf_weight *w, size_t bytes, size_t scale_bytes, lf_err *err)
@@ -145,6 +154,11 @@ int lf_cuda_weight_finish(lf_cuda *c, lf_weight *w, lf_err *err)
     w->extra = x;
     if (w->dtype == LF_E4M3 && scale_table(c, w, x, err))
         return -1;
+    if (c->loader) {
+        lf_cuda_load_finish(c, w);
+        return 0;
+    }
+    lf_cuda_weight_scales(c, w);
     if (w->dtype == LF_I8 && c->dev.numerics == LF_RELEASED && lf_cuda_folds(c, w, &x->folds, err))
         return -1;
     return 0;
@@ -157,6 +171,11 @@ int lf_cuda_weight(lf_dev *d, lf_weight *w, const void *data, size_t bytes, cons
 
     if (lf_cuda_weight_place(c, w, bytes, scale_bytes, err))
         return -1;
+    if (c->loader) {
+        lf_cuda_load_bytes(c, data, (void *)(uintptr_t)w->data, bytes);
+        lf_cuda_load_bytes(c, scale, (void *)(uintptr_t)w->scale, scale_bytes);
+        return lf_cuda_weight_finish(c, w, err);
+    }
     lf_cuda_put(d, (void *)(uintptr_t)w->data, data, bytes);
     lf_cuda_put(d, (void *)(uintptr_t)w->scale, scale, scale_bytes);
     return lf_cuda_weight_finish(c, w, err);

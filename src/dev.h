@@ -151,6 +151,12 @@ typedef struct lf_load_experts {
     int64_t pairs, most;                   /* of all of them together; of one */
 } lf_load_experts;
 
+/* Files that weights come from.  find: the descriptor that mapped bytes are read by, and where; -1: only mapped. */
+typedef struct lf_dev_files {
+    void *ctx;
+    int (*find)(void *ctx, const void *data, size_t bytes, int64_t *at);
+} lf_dev_files;
+
 enum { LF_LOAD_GEMMS = 96, LF_LOAD_EXPERTS = 8 };
 
 typedef struct lf_dev_load {
@@ -184,9 +190,11 @@ typedef struct lf_dev_ops {
 
     /* May be NULL: then there is nothing to prepare.  expect: the matrices of weight() and made_up() that follow take
      * so many bytes.  reserve: take what the operations need for themselves now, and not in the middle of a pass.
+     * load: from here to the next sync() weight() may read its bytes after it returned, by several threads from files.
      * left: bytes that take() can still hand out. */
     int (*expect)(lf_dev *d, int64_t bytes, lf_err *err);
     int (*reserve)(lf_dev *d, const lf_dev_load *load, lf_err *err);
+    int (*load)(lf_dev *d, const lf_dev_files *files, lf_err *err);
     int64_t (*left)(lf_dev *d);
 
     /* Make the bytes of a tensor (mapped file memory) usable as w->data, w->scale; the CPU uses them in place. */

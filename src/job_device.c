@@ -109,13 +109,13 @@ static int engine_open(lf_job *j, lf_err *err)
 
 int lf_job_open(lf_job *j, lf_err *err)
 {
-    double t = lf_now();
-
     if (lf_job_threads(j, &j->threads, err) || lf_topo_open(&j->topo, &j->grid, err))
         return -1;
     j->topo_open = 1;
-    if (lf_job_any(j, device_open(j, err), err) || lf_job_any(j, fits(j, err), err) ||
-        lf_job_any(j, engine_open(j, err), err))
+    if (lf_job_any(j, device_open(j, err), err) || lf_job_any(j, fits(j, err), err))
+        return -1;
+    double t = lf_now();
+    if (lf_job_any(j, engine_open(j, err), err))
         return -1;
     j->load_s = lf_now() - t;
     return 0;

@@ -41,6 +41,7 @@ static lf_report_rank rank_mine(const lf_job *j)
         traffic_add(&r, LF_COMM_EP, j->topo.group);
     }
     r.pcp_expected = rows_travel(j) || j->grid.pcp == 1 ? j->pcp_expected : -1;
+    r.load_bytes = j->engine ? lf_engine_loaded(j->engine) : 0;
     r.peak_host_bytes = lf_report_peak_host();
     r.peak_device_bytes = j->dev ? (int64_t)j->dev->peak : 0;
     return r;

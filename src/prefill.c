@@ -40,6 +40,11 @@ int lf_engine_open(lf_engine **out, const lf_engine_setup *s, lf_err *err)
     return 0;
 }
 
+int64_t lf_engine_loaded(const lf_engine *e)
+{
+    return e->weights.read;
+}
+
 void lf_engine_close(lf_engine *e)
 {
     if (!e)

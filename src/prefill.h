@@ -67,6 +67,7 @@ typedef struct lf_engine_setup {
 /* Loads (CPU: maps) this rank's weights.  Collective over the dp group. */
 int lf_engine_open(lf_engine **out, const lf_engine_setup *s, lf_err *err);
 void lf_engine_close(lf_engine *e);
+int64_t lf_engine_loaded(const lf_engine *e);          /* bytes of matrices read from files; 0 where they stay mapped */
 
 /* One pass over `n` prompts.  Collective over the dp group.  seconds[LF_PHASES] is added to.  Everything the pass needs
  * is taken before the first token; when it does not fit, nothing was computed and err says the sizes. */

@@ -141,6 +141,7 @@ static void ranks_sum(lf_report *r)
     for (int64_t i = 0; i < r->ranks; i++) {
         const lf_report_rank *rank = &r->rank[i];
         s->compute_s = fmax(s->compute_s, rank->compute_s);
+        s->load_bytes += rank->load_bytes;
         s->pcp_sent += rank->sent[LF_COMM_PCP];
         s->pcp_expected += rank->pcp_expected;
         known = known && rank->pcp_expected >= 0;
@@ -161,6 +162,7 @@ void lf_report_finish(lf_report *r)
     rows_sum(r);
     ttft_sum(r);
     ranks_sum(r);
+    s->load_rate = s->load_bytes ? rate((double)s->load_bytes, r->load_s) : NAN;
     s->request_rate = rate((double)s->successful, r->total_latency_s);
     s->input_rate = rate((double)s->tokens, r->total_latency_s);
     s->prefill_rate = rate((double)s->tokens, s->compute_s);

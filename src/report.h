@@ -39,11 +39,14 @@ typedef struct lf_report_rank {
     double phase_s[LF_PHASES];
     int64_t sent[LF_COMMS], received[LF_COMMS];       /* payload bytes to and from other ranks */
     int64_t pcp_expected;                  /* sent[LF_COMM_PCP] by traffic.h; negative: not computed (merge mode) */
+    int64_t load_bytes;                    /* of weights, read from files to the device; 0: mapped or made up */
     int64_t peak_host_bytes, peak_device_bytes;
 } lf_report_rank;
 
 typedef struct lf_report_totals {          /* computed by lf_report_finish */
     int64_t successful, failed, skipped, tokens, file_bytes, ranks;
+    int64_t load_bytes;                    /* of all ranks */
+    double load_rate;                      /* bytes a second over load_s; NaN: nothing was read */
     int64_t pcp_sent, pcp_expected;        /* of all ranks; pcp_expected negative: of some it is not known */
     double compute_s, request_rate, input_rate, input_rate_rank, prefill_rate, prefill_rate_rank;
     double mean_ttft_ms, median_ttft_ms, p99_ttft_ms;

@@ -34,6 +34,8 @@ const lf_column lf_report_columns[] = {
     { "total_input_tokens", LF_COLUMN_INT, 0, SUM(tokens) },
     { "total_file_bytes", LF_COLUMN_INT, 0, SUM(file_bytes) },
     { "load_s", LF_COLUMN_REAL, 6, RUN(load_s) },
+    { "load_bytes", LF_COLUMN_INT, 0, SUM(load_bytes) },
+    { "load_throughput", LF_COLUMN_REAL, 0, SUM(load_rate) },
     { "tokenize_s", LF_COLUMN_REAL, 6, RUN(tokenize_s) },
     { "total_compute_s", LF_COLUMN_REAL, 6, SUM(compute_s) },
     { "total_latency", LF_COLUMN_REAL, 6, RUN(total_latency_s) },
@@ -72,6 +74,7 @@ const lf_column lf_rank_columns[] = {
     { "tp_bytes_received", LF_COLUMN_INT, 0, RECEIVED(LF_COMM_TP) },
     { "ep_bytes_sent", LF_COLUMN_INT, 0, SENT(LF_COMM_EP) },
     { "ep_bytes_received", LF_COLUMN_INT, 0, RECEIVED(LF_COMM_EP) },
+    { "rank_load_bytes", LF_COLUMN_INT, 0, RANK(load_bytes) },
     { "peak_host_bytes", LF_COLUMN_INT, 0, RANK(peak_host_bytes) },
     { "peak_device_bytes", LF_COLUMN_INT, 0, RANK(peak_device_bytes) },
     { .key = NULL }

@@ -267,6 +267,8 @@ void lf_checkpoint_close(lf_checkpoint *c)
         const uint8_t *map = atomic_load(&c->shard[i].map);
         if (map)
             munmap((void *)(uintptr_t)map, (size_t)c->shard[i].bytes);
+        if (c->shard[i].fd)
+            close(c->shard[i].fd - 1);
         free(c->shard[i].name);
         free(c->shard[i].path);
     }
@@ -312,7 +314,8 @@ static int same_file(const struct stat *a, const struct stat *b)
            a->st_mtim.tv_sec == b->st_mtim.tv_sec && a->st_mtim.tv_nsec == b->st_mtim.tv_nsec;
 }
 
-static int map_shard(const lf_shard_file *s, const uint8_t **map, lf_err *err)
+/* The descriptor, or -1. */
+static int open_shard(const lf_shard_file *s, lf_err *err)
 {
     struct stat st;
     int fd = open(s->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
@@ -323,6 +326,15 @@ static int map_shard(const lf_shard_file *s, const uint8_t **map, lf_err *err)
         close(fd);
         return lf_fail(err, "shard %s was changed or replaced while it was in use", s->path);
     }
+    return fd;
+}
+
+static int map_shard(const lf_shard_file *s, const uint8_t **map, lf_err *err)
+{
+    int fd = open_shard(s, err);
+
+    if (fd < 0)
+        return -1;
     void *p = mmap(NULL, (size_t)s->bytes, PROT_READ, MAP_SHARED, fd, 0);
     int why = errno;
     close(fd);
@@ -348,4 +360,23 @@ int lf_checkpoint_data(lf_checkpoint *c, const lf_tensor *t, const void **data, 
     }
     *data = map + t->offset;
     return 0;
+}
+
+int lf_checkpoint_file(lf_checkpoint *c, const void *data, size_t bytes, int64_t *at)
+{
+    for (int i = 0; i < c->shards; i++) {
+        lf_shard_file *s = &c->shard[i];
+        uintptr_t map = (uintptr_t)atomic_load(&s->map), from = (uintptr_t)data;
+        lf_err err;
+        if (!map || from < map || from - map > s->bytes || bytes > s->bytes - (from - map))
+            continue;
+        if (!s->fd) {
+            s->fd = open_shard(s, &err) + 1;
+            if (s->fd)                     /* much is read ahead; what helps is not needed for the result */
+                (void)posix_fadvise(s->fd - 1, 0, 0, POSIX_FADV_SEQUENTIAL);
+        }
+        *at = (int64_t)(from - map);
+        return s->fd - 1;
+    }
+    return -1;
 }

@@ -35,6 +35,10 @@ const char *lf_checkpoint_shard_path(const lf_checkpoint *c, int shard);
 /* The tensor's bytes, mapped; valid until close.  Thread-safe. */
 int lf_checkpoint_data(lf_checkpoint *c, const lf_tensor *t, const void **data, lf_err *err);
 
+/* The descriptor, open until close, and offset by which bytes that lf_checkpoint_data gave can be read; -1: not to be
+ * had.  One thread. */
+int lf_checkpoint_file(lf_checkpoint *c, const void *data, size_t bytes, int64_t *at);
+
 /* sha256, hexadecimal, over shard names, sizes, headers and four blocks of 4 KiB of each shard's data, in name order:
  * what a KV file names its weights by.  The blocks lie evenly from the first byte of the data to the last. */
 const char *lf_checkpoint_id(const lf_checkpoint *c);

@@ -15,6 +15,7 @@ typedef struct lf_shard_file {
     uint64_t bytes, header; /* of the file; of its JSON header, without the 8 length bytes */
     struct stat st; /* at open: what is mapped later must be the same file */
     _Atomic(const uint8_t *) map;
+    int fd;                                /* of lf_checkpoint_file, plus 1; 0: not open */
 } lf_shard_file;
 
 typedef struct lf_tensor_list {

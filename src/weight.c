@@ -107,6 +107,8 @@ static int stored(loader *l, lf_weight *w, const lf_inventory_item *item, int64_
                       .all_rows = all, .all_cols = item->cols };
     if (l->d->ops->weight(l->d, w, data, bytes, scale, scales, l->err))
         return -1;
+    if (w->data != data)
+        l->w->read += (int64_t)(bytes + scales);
     if (!apart)
         *w = lf_weight_rows(*w, row0, rows);
     return 0;
@@ -269,16 +271,36 @@ void lf_weights_shape(lf_weights *w, const lf_model *m, const lf_grid *g)
     w->vocab = lf_vocab_at(m, g->tp, g->tp_rank + 1) - w->vocab0;
 }
 
+static int find_file(void *ctx, const void *data, size_t bytes, int64_t *at)
+{
+    return lf_checkpoint_file(ctx, data, bytes, at);
+}
+
 static int prepare(loader *l, const lf_grid *g)
 {
+    const lf_dev_ops *ops = l->d->ops;
+    lf_dev_files files = { l->c, find_file };
     int64_t bytes;
 
     l->w->made_up = !l->c;
-    if (!l->d->ops->expect)
-        return 0;
-    if (lf_weights_survey(l->w->stores, &bytes, l->m, l->c, g, l->err))
+    if (ops->expect && (lf_weights_survey(l->w->stores, &bytes, l->m, l->c, g, l->err) ||
+                        ops->expect(l->d, bytes, l->err)))
         return -1;
-    return l->d->ops->expect(l->d, bytes, l->err);
+    return ops->load && l->c ? ops->load(l->d, &files, l->err) : 0;
+}
+
+static int load_all(loader *l, const lf_grid *g)
+{
+    lf_weights *w = l->w;
+
+    if (prepare(l, g) || matrix(l, &w->embed, -1, LF_ROLE_EMBED) ||
+        some_rows(l, &w->head, -1, LF_ROLE_HEAD, 0, w->vocab0, w->vocab) || vector(l, &w->norm, -1, LF_ROLE_NORM) ||
+        hyper(l, &w->hc_head, -1, LF_ROLE_HC_HEAD_FN) || rope(l, &w->rope, 0) || rope(l, &w->rope_compressed, 1))
+        return -1;
+    for (int i = 0; i < l->m->layers; i++)
+        if (one_layer(l, i, g))
+            return -1;
+    return 0;
 }
 
 int lf_weights_load(lf_weights *w, const lf_model *m, lf_checkpoint *c, uint64_t seed, lf_dev *d, const lf_grid *g,
@@ -289,16 +311,8 @@ int lf_weights_load(lf_weights *w, const lf_model *m, lf_checkpoint *c, uint64_t
     lf_weights_shape(w, m, g);
     w->dev = d;
     w->layer = lf_alloc(sizeof *w->layer * (size_t)m->layers);
-    if (prepare(&l, g))
-        return -1;
-    if (matrix(&l, &w->embed, -1, LF_ROLE_EMBED) ||
-        some_rows(&l, &w->head, -1, LF_ROLE_HEAD, 0, w->vocab0, w->vocab) || vector(&l, &w->norm, -1, LF_ROLE_NORM) ||
-        hyper(&l, &w->hc_head, -1, LF_ROLE_HC_HEAD_FN) || rope(&l, &w->rope, 0) || rope(&l, &w->rope_compressed, 1))
-        return -1;
-    for (int i = 0; i < m->layers; i++)
-        if (one_layer(&l, i, g))
-            return -1;
-    return d->ops->sync(d, err);
+    int bad = load_all(&l, g);
+    return d->ops->sync(d, bad ? &(lf_err){ "" } : err) || bad ? -1 : 0;           /* nothing is read after this */
 }
 
 void lf_weights_free(lf_weights *w)

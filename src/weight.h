@@ -44,6 +44,7 @@ typedef struct lf_weights {
     lf_rope rope, rope_compressed;                     /* window-only layers; compressed layers */
     unsigned stores[LF_ROLES];                         /* bit 1 << lf_storage: a tensor of this role is stored so */
     int made_up;
+    int64_t read;                                      /* bytes of files that went to a device */
     int layers;
     lf_layer *layer;
     void **owned;                                      /* device buffers to give back */

@@ -11,7 +11,7 @@
 static void fill(lf_report *r, int prompts)
 {
     lf_report_rank rank = { .rank = 0, .host = "node1", .device = "CPU", .prompts = 3, .tokens = 700,
-                            .compute_s = 4, .peak_host_bytes = 123456789 };
+                            .compute_s = 4, .load_bytes = 1000, .peak_host_bytes = 123456789 };
 
     lf_report_init(r);
     r->version = "9.9";
@@ -74,6 +74,8 @@ static void test_totals(void)
     TAP_NEAR(r.sum.input_rate, 50, 1e-12, "tokens over latency");
     TAP_NEAR(r.sum.input_rate_rank, 25, 1e-12, "per rank");
     TAP_NEAR(r.sum.prefill_rate, 80, 1e-12, "tokens over the busiest rank's compute time");
+    TAP_CHECK(r.sum.load_bytes == 2000, "bytes of weights of both ranks");
+    TAP_NEAR(r.sum.load_rate, 8000, 1e-9, "over the seconds of loading");
     TAP_NEAR(r.sum.mean_ttft_ms, 2.5, 1e-12, "mean");
     TAP_NEAR(r.sum.median_ttft_ms, 2.5, 1e-12, "median of an even number");
     TAP_NEAR(r.sum.p99_ttft_ms, 4, 1e-12, "p99 of four is the largest");

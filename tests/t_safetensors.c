@@ -69,6 +69,7 @@ static void check_single(void)
     lf_checkpoint *c;
     lf_err err = { "" };
     const void *data;
+    char room[8];
 
     put_shard("single", "model.safetensors",
               "{\"__metadata__\":{\"format\":\"pt\"},"
@@ -85,6 +86,11 @@ static void check_single(void)
               "type, shape and size of a tensor");
     TAP_CHECK(lf_checkpoint_data(c, b, &data, &err) == 0 && memcmp(data, "\6\7\10\11\12\13\14\15", 8) == 0,
               "and its bytes");
+    int64_t at = 0;
+    int fd = lf_checkpoint_file(c, data, 8, &at);
+    TAP_CHECK(fd >= 0 && pread(fd, room, 8, at) == 8 && memcmp(room, data, 8) == 0, "the same bytes from the file");
+    TAP_CHECK(lf_checkpoint_file(c, data, 1 << 20, &at) == -1 && lf_checkpoint_file(c, room, 8, &at) == -1,
+              "bytes beyond it and others are in no file");
     const lf_tensor *e = lf_checkpoint_find(c, "e"), *s = lf_checkpoint_find(c, "s");
     TAP_CHECK(e && e->bytes == 0 && s && s->ndim == 0 && s->bytes == 8, "empty tensors and scalars");
     TAP_CHECK(!lf_checkpoint_find(c, "c") && !lf_checkpoint_find(c, "") &&
