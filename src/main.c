@@ -6,6 +6,8 @@
 #include "command.h"
 #include "log.h"
 
+#include <errno.h>
+#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -107,8 +109,18 @@ static int dispatch(int argc, char **argv)
     return c ? run(c, argc - 2, argv + 2) : no_command(argv[1]);
 }
 
+/* Closed ones would be given to the next files and sockets: a log line must not end in one of those.  Opened the other way
+ * round, their use fails as that of closed ones does. */
+static void standard_streams_hold(void)
+{
+    for (int fd = 0; fd <= 2; fd++)
+        if (fcntl(fd, F_GETFD) < 0 && errno == EBADF)
+            (void)!open("/dev/null", fd == 0 ? O_WRONLY : O_RDONLY);
+}
+
 int main(int argc, char **argv)
 {
+    standard_streams_hold();
     int code = dispatch(argc, argv);
 
     if ((fflush(stdout) || ferror(stdout)) && code == LF_EXIT_DONE) {

@@ -304,6 +304,26 @@ else
     skip "the rows of made-up weights" "no python3 with h5py"
 fi
 
+# ---- what it is started with
+alone="env OMPI_MCA_ess_singleton_isolated=1"
+$alone "$longfill" prefill -m "$dir/model" -i "$dir/prompts" -o "$dir/closed" <&- >&- 2>&-
+code=$?
+out=$dir/closed
+[ $code -eq 1 ] && [ "$(lines ok)" -eq 7 ] && [ "$(files)" -eq 7 ] &&
+    [ "$(wc -l <"$out/results.jsonl")" -eq 7 ] && "$longfill" verify -q "$out"/kv/*.h5 >"$dir/out" 2>"$dir/err"
+result $? "without standard streams: the report goes nowhere, which is exit 1; the files are whole"
+$alone "$longfill" prefill -m "$dir/model" -i - -o "$dir/closed-input" <&- >"$dir/out" 2>"$dir/err"
+code=$?
+[ $code -eq 2 ] && grep -q "(stdin).*Bad file descriptor" "$dir/err"
+result $? "-i - without stdin is refused"
+head -n 1 "$dir/prompts" >"$dir/first"
+OMP_NUM_THREADS=1000000 $alone "$longfill" prefill -m "$dir/model" -i "$dir/first" -o "$dir/threads" \
+    >"$dir/out" 2>"$dir/err"
+code=$?
+out=$dir/threads
+[ $code -eq 0 ] && [ "$(files)" -eq 1 ]
+result $? "a million threads asked for: as many as can be had"
+
 # ---- prompts that fail
 prefill 1 failing -i "$dir/prompts"
 rm -r "$out/kv"

@@ -206,6 +206,9 @@ static void processor_name(char *buf, size_t bytes)
         fclose(f);
 }
 
+/* libgomp keeps what it needs to start threads on the stack, and does not look whether it fits. */
+enum { THREADS_MOST = 512 };
+
 int lf_cpu_open(lf_dev **out, const lf_model *m, lf_numerics numerics, int threads, lf_err *err)
 {
     if (numerics == LF_RELEASED && (m->index_dim & (m->index_dim - 1)))
@@ -213,7 +216,7 @@ int lf_cpu_open(lf_dev **out, const lf_model *m, lf_numerics numerics, int threa
                        "%d: use --numerics exact", m->index_dim);
     choose_blis_family();
     lf_cpu *c = lf_alloc(sizeof *c);
-    c->threads = threads > 0 ? threads : omp_get_max_threads();
+    c->threads = (int)lf_min(threads > 0 ? threads : omp_get_max_threads(), THREADS_MOST);
     omp_set_num_threads(c->threads);
     c->own = lf_alloc((size_t)c->threads * sizeof *c->own);
     c->dev.ops = &cpu_ops;
