@@ -53,6 +53,15 @@ static int own(loader *l, void **out, size_t bytes, const char *name)
     return 0;
 }
 
+static int is_number(loader *l, const char *name, const float *v, int64_t n, int64_t first)
+{
+    for (int64_t i = 0; i < n; i++)
+        if (isnan(v[i]))
+            return lf_fail(l->err, "%s: value %lld is NaN; compare the checkpoint with its source", name,
+                           (long long)(first + i));
+    return 0;
+}
+
 /* A vector (or small table) as float32 in device memory. */
 static int vector(loader *l, float **out, int layer, lf_role role)
 {
@@ -74,10 +83,51 @@ static int vector(loader *l, float **out, int layer, lf_role role)
         lf_synth_values(&item, l->seed, 0, n, host);
     for (int64_t i = 0; !l->c && item.released == LF_STORE_BF16 && i < n; i++)
         host[i] = lf_round_bf16(host[i]);
+    if (!bad && l->c)
+        bad = is_number(l, item.name, host, n, 0);
     if (!bad)
         l->d->ops->put(l->d, *out, host, sizeof(float) * (size_t)n);
     free(host);
     return bad ? -1 : 0;
+}
+
+static int scales_are_numbers(loader *l, const char *name, const lf_tensor *scale)
+{
+    const void *data, *byte;
+
+    if (!scale)
+        return 0;
+    if (lf_checkpoint_data(l->c, scale, &data, l->err))
+        return -1;
+    byte = memchr(data, 0xff, scale->bytes);
+    return byte ? lf_fail(l->err, "%s: scale %lld is NaN; compare the checkpoint with its source", name,
+                          (long long)((const char *)byte - (const char *)data)) : 0;
+}
+
+/* A matrix whose NaN no stored row would show: the indexer only orders, and its keys are kept as e2m1, which has none. */
+static int numbers(loader *l, int layer, lf_role role)
+{
+    lf_inventory_item item;
+    lf_inventory_found f;
+    const void *data;
+
+    if (!l->c)
+        return 0;
+    if (lf_inventory_item_of(l->m, layer, role, 0, &item) || lf_inventory_find(l->c, &item, &f, l->err) ||
+        lf_checkpoint_data(l->c, f.weight, &data, l->err) || scales_are_numbers(l, item.name, f.scale))
+        return -1;
+    float *row = lf_alloc(sizeof *row * (size_t)item.cols);
+    int bad = 0;
+    for (int64_t r = 0; r < item.rows && !bad; r++) {
+        const uint8_t *codes = (const uint8_t *)data + r * item.cols;
+        if (f.weight->dtype != LF_E4M3)
+            lf_inventory_floats(f.weight->dtype, data, r * item.cols, item.cols, row);
+        for (int64_t i = 0; i < item.cols && f.weight->dtype == LF_E4M3; i++)
+            row[i] = lf_e4m3_table[codes[i]];
+        bad = is_number(l, item.name, row, item.cols, r * item.cols);
+    }
+    free(row);
+    return bad;
 }
 
 /* Rows row0 .. row0+rows-1 of a matrix of the checkpoint (rows 0: all).  When they are whole blocks of scales only
@@ -176,7 +226,9 @@ static int attention(loader *l, lf_layer *y, int layer, const lf_grid *g)
         return -1;
     if (y->kind != LF_C4)
         return 0;
-    return compressor(l, &y->index, layer, LF_ROLE_INDEX_APE) ||
+    return numbers(l, layer, LF_ROLE_INDEX_WKV) || numbers(l, layer, LF_ROLE_INDEX_WGATE) ||
+           numbers(l, layer, LF_ROLE_INDEX_WQ_B) || numbers(l, layer, LF_ROLE_INDEX_WEIGHTS) ||
+           compressor(l, &y->index, layer, LF_ROLE_INDEX_APE) ||
            matrix(l, &y->index_wq_b, layer, LF_ROLE_INDEX_WQ_B) ||
            matrix(l, &y->index_proj, layer, LF_ROLE_INDEX_WEIGHTS) ? -1 : 0;
 }

@@ -221,6 +221,16 @@ bad("a missing scale", without("layers.1.attn.wkv.scale"), r"layers\.1\.attn\.wk
 bad("a hash table with an expert that is not there", lambda c: c.tensor_data(
     "layers.0.ffn.gate.tid2eid", struct.pack("<q", 77)), r"layers\.0\.ffn\.gate\.tid2eid", "77", code=1)
 
+# ---- weights that are no numbers and that no output would show
+bad("NaN in a bias of the router", lambda c: c.tensor_data("layers.2.ffn.gate.bias", b"\0\0\0\0\0\0\xc0\x7f"),
+    r"layers\.2\.ffn\.gate\.bias: value 1 is NaN", code=1)
+bad("NaN in the indexer's weights", lambda c: c.tensor_data("layers.1.attn.indexer.weights_proj.weight", b"\0\0\xc0\x7f"),
+    r"layers\.1\.attn\.indexer\.weights_proj\.weight: value 1 is NaN", code=1)
+bad("NaN in the indexer's queries", lambda c: c.tensor_data("layers.3.attn.indexer.wq_b.weight", b"\0\0\x7f"),
+    r"layers\.3\.attn\.indexer\.wq_b\.weight: value 2 is NaN", code=1)
+bad("a scale of the indexer that is NaN", lambda c: c.tensor_data("layers.3.attn.indexer.wq_b.scale", b"\x7f\xff"),
+    r"layers\.3\.attn\.indexer\.wq_b\.weight: scale 1 is NaN", code=1)
+
 # ---- prompts
 bad("no prompts file", lambda c: os.remove(c.prompts), "prompts", "No such file")
 bad("a directory for the prompts", lambda c: (os.remove(c.prompts), os.mkdir(c.prompts)), "prompts")
