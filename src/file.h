@@ -20,8 +20,8 @@ int lf_file_settle(int fd, int bad);
 /* Makes an open file this job's own until its last descriptor is closed: -1 when another has it.  Where a file system
  * knows no locks, nobody has. */
 int lf_file_claim(int fd);
-/* Removes NAME below the directory `dir` (AT_FDCWD: of the path) unless another job has claimed it.  -1: errno says why,
- * EWOULDBLOCK that it is claimed. */
+/* Removes NAME below the directory `dir` (AT_FDCWD: of the path) unless another job has claimed it.  -1: errno says
+ * why, EWOULDBLOCK that it is claimed. */
 int lf_file_remove(int dir, const char *name);
 
 /* fsync of the directory that PATH is in: a rename is durable only when it is.  Not every file system can. */

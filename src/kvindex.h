@@ -33,10 +33,10 @@ typedef struct lf_kvfound {
     lf_err why;                            /* not empty: what is there is unusable and will be replaced, and why */
 } lf_kvfound;
 
-/* What to do about the prompt of `meta` with these tokens.  What an unfinished run left of it is removed; what another job is
- * writing now is an error.  The file is
- * checked as `how` says.  A usable file of another prompt, model, weights, numerics, storage or logits is an error that
- * names the difference; with overwrite nothing is looked at and the answer is to run. */
+/* What to do about the prompt of `meta` with these tokens.  What an unfinished run left of it is removed; what another
+ * job is writing now is an error.  The file is checked as `how` says.  A usable file of another prompt, model, weights,
+ * numerics, storage or logits is an error that names the difference; with overwrite nothing is looked at and the answer
+ * is to run. */
 int lf_kvindex_resume(const char *out, const lf_kv_meta *meta, const uint32_t *ids, lf_kv_check how, int overwrite,
                       lf_kvfound *found, lf_err *err);
 

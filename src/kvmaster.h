@@ -36,8 +36,8 @@ int lf_kvmaster_join(const char *path, const lf_kv_meta *meta, const uint32_t *i
 
 typedef enum lf_kv_sweep { LF_SWEEP_UNFINISHED, LF_SWEEP_ALL } lf_kv_sweep;
 
-/* Removes the parts of PATH, or those that end in .part, and their directory when it is empty then.  What another job is
- * writing stays. */
+/* Removes the parts of PATH, or those that end in .part, and their directory when it is empty then.  What another job
+ * is writing stays. */
 void lf_kvmaster_sweep(const char *path, lf_kv_sweep what);
 /* Is there a part that ends in .part? */
 int lf_kvmaster_unfinished(const char *path);

@@ -204,7 +204,7 @@ static int layer_group(const lf_kvfile *f, int layer, lf_err *err)
     return rc ? lf_fail_in(err, "%s: group %s", f->part, path) : 0;
 }
 
-/* Between opening and claiming, another job may have given the very file its final name: then this is not ours to cut. */
+/* Between opening and claiming, another job may have given this file its final name: then it is not ours to cut. */
 static int is_still(int fd, const char *path)
 {
     struct stat a, b;

@@ -10,7 +10,8 @@
 
 #include <jansson.h>
 
-#define LF_KV_CLAIMED "another job is writing it; wait for that one, or give each job an -o/--output or --shard of its own"
+#define LF_KV_CLAIMED \
+    "another job is writing it; wait for that one, or give each job an -o/--output or --shard of its own"
 
 struct lf_kvfile {
     lf_kv_meta meta;

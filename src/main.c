@@ -109,8 +109,8 @@ static int dispatch(int argc, char **argv)
     return c ? run(c, argc - 2, argv + 2) : no_command(argv[1]);
 }
 
-/* Closed ones would be given to the next files and sockets: a log line must not end in one of those.  Opened the other way
- * round, their use fails as that of closed ones does. */
+/* Closed ones would be given to the next files and sockets: a log line must not end in one of those.  Opened the other
+ * way round, their use fails as that of closed ones does. */
 static void standard_streams_hold(void)
 {
     for (int fd = 0; fd <= 2; fd++)

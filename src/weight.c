@@ -104,7 +104,7 @@ static int scales_are_numbers(loader *l, const char *name, const lf_tensor *scal
                           (long long)((const char *)byte - (const char *)data)) : 0;
 }
 
-/* A matrix whose NaN no stored row would show: the indexer only orders, and its keys are kept as e2m1, which has none. */
+/* A matrix whose NaN no stored row would show: the indexer only orders, and e2m1, which keeps its keys, has none. */
 static int numbers(loader *l, int layer, lf_role role)
 {
     lf_inventory_item item;
