@@ -139,7 +139,7 @@ static int comm_attach(lf_comm *c, lf_dev *d, lf_err *err)
         return -1;
     if (lf_nccl_open(&c->nccl, d, id, c->size, c->rank, c->stats.name, err))
         return -1;
-    c->stats.calls = c->stats.bytes_sent = c->stats.bytes_received = 0;       /* the id is none of the model's traffic */
+    c->stats.calls = c->stats.bytes_sent = c->stats.bytes_received = 0;       /* the id is not the model's traffic */
     c->stats.seconds = 0;
     return 0;
 }
