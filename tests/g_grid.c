@@ -5,7 +5,8 @@
  * Tolerances, as relative norms over all rows or logits.  exact in float32: 1e-5, as the CPU against the reference.
  * exact with bf16 activations against float32: each of some forty roundings a layer adds 2^-9 of a value's size, at
  * random, and a routed expert or an index row may be chosen otherwise: 1e-1.  released: what flips there changes
- * everything after it, so the CPU and the GPU are compared in the first layer only, 1e-2.  Grids of GPUs in gather
+ * everything after it, so the rows of the first layer only are compared, 1e-2, and logits to 0.5 (0.27
+ * was measured; logits that have nothing to do with each other are 1.4 apart).  Grids of GPUs in gather
  * mode: the same bytes along pcp; along tp the products are cut elsewhere.
  */
 #include "grid_world.h"
@@ -14,14 +15,14 @@
 typedef struct mode {
     lf_numerics numerics;
     lf_kv_dtype kv;
-    double rows, logits, tp;               /* against the CPU; tp against one GPU */
+    double rows, logits;                   /* against the CPU; and tp and merge mode against one GPU */
     int layers;
 } mode;
 
 static const mode modes[] = {
-    { LF_EXACT, LF_KV_F32, 1e-5, 1e-5, 1e-5, 0 },
-    { LF_EXACT, LF_KV_BF16, 1e-1, 1e-1, 1e-1, 0 },
-    { LF_RELEASED, LF_KV_FP8, 1e-2, 1, 1, 1 },
+    { LF_EXACT, LF_KV_F32, 1e-5, 1e-5, 0 },
+    { LF_EXACT, LF_KV_BF16, 1e-1, 1e-1, 0 },
+    { LF_RELEASED, LF_KV_FP8, 1e-2, 0.5, 1 },
 };
 
 static void grids(world *w, const mode *m, const store *alone)
@@ -32,11 +33,13 @@ static void grids(world *w, const mode *m, const store *alone)
         if (w->size % pcp || w->size == 1)
             continue;
         s.layers = s.tp > 1 ? m->layers : 0;
-        s.rows_within = s.logits_within = s.tp > 1 ? m->tp : 0;
+        s.rows_within = s.tp > 1 ? m->rows : 0;
+        s.logits_within = s.tp > 1 ? m->logits : 0;
         one_grid(w, &s, alone);
         s.merge = 1;
         s.layers = m->layers;
-        s.rows_within = s.logits_within = m->tp;
+        s.rows_within = m->rows;
+        s.logits_within = m->logits;
         if (pcp > 1)
             one_grid(w, &s, alone);
     }

@@ -162,8 +162,8 @@ static void all(g_run *r)
 
     routes(r);
     expert_case(r, "experts, e2m1", G_FP4, 6, 1);
-    /* Scales 2^20 apart leave float32 sums that are what remains of far larger terms; and only released numerics
-     * folds. */
+    /* Only released numerics folds.  In exact float32 this case was 4e-3 off on an H200: its scales are so far apart
+     * that sums are what remains of far larger terms, which is the likely reason and not a proven one. */
     if (r->numerics == LF_RELEASED)
         expert_case(r, "experts, e2m1 that does not fold", G_FP4_WIDE, 4, 1);
     expert_case(r, "experts, e4m3", G_E4M3, 4, 1);
