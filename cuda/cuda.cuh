@@ -2,7 +2,7 @@
  *
  * cuda: the CUDA backend of dev.h, private to cuda/.  One H200-class GPU (compute capability 9.0) per lf_cuda.
  *
- * Everything runs in order on one stream.  Kernels are templates over the activation type T (float, __nv_bfloat16) and
+ * A queue of dev.h is a stream; `stream` is that of the queue in use.  Kernels are templates over the activation type T (float, __nv_bfloat16) and
  * compute in float32; "rounded" means stored as T.  Released numerics always have bf16 activations.
  *
  * Invariance: a row's bits depend on the row alone.  So: reductions in a fixed order (the helpers below), no atomics on
@@ -53,8 +53,12 @@ typedef struct lf_cuda {
     lf_dev dev;                            /* first: an lf_dev is this */
     int device, sms;
     size_t smem_max;                       /* dynamic shared memory a block may opt in to */
-    cudaStream_t stream;
-    cudaEvent_t end;                       /* of the stream, when sync waits for it */
+    cudaStream_t stream;                   /* of the queue in use */
+    lf_queue queue;
+    cudaStream_t streams[LF_QUEUES];
+    cudaEvent_t marks[LF_MARKS];
+    cudaEvent_t end;                       /* of a stream, when sync waits for it */
+    cudaEvent_t turn;                      /* where one queue hands over to another (lf_cuda_turn) */
     cublasLtHandle_t blas;
     lf_cuda_area scratch[LF_SCRATCH_SLOTS];
     int reserved;                          /* scratch has been reserved: growing it is told by -v */
@@ -90,6 +94,11 @@ void lf_cuda_memory_free(lf_cuda *c);                  /* these, scratch, and wh
 
 void lf_cuda_fail(lf_cuda *c, const char *fmt, ...) LF_PRINTF(2, 3);
 int lf_cuda_check(lf_cuda *c, cudaError_t rc, const char *what);        /* 0, or -1 and recorded */
+
+/* Queues (queue.cu).  turn: queue `to` goes on after what queue `from` was given so far. */
+int lf_cuda_queues_open(lf_cuda *c, lf_err *err);
+void lf_cuda_queues_free(lf_cuda *c);
+void lf_cuda_turn(lf_cuda *c, lf_queue from, lf_queue to);
 
 /* The host waits for an event; after c->patience seconds that is an error. */
 int lf_cuda_wait(lf_cuda *c, cudaEvent_t event, const char *what);
@@ -205,7 +214,15 @@ int lf_cuda_load(lf_dev *d, const lf_dev_files *files, lf_err *err);
 int lf_cuda_reserve(lf_dev *d, const lf_dev_load *load, lf_err *err);
 int64_t lf_cuda_left(lf_dev *d);
 int lf_cuda_made_up(lf_dev *d, lf_weight *w, const lf_inventory_item *item, lf_storage store, uint64_t seed, lf_err *err);
-void lf_cuda_stamp(lf_dev *d, double *to);
+void lf_cuda_stamp(lf_dev *d, double *to, const char *next);
+void lf_cuda_use(lf_dev *d, lf_queue q);
+void lf_cuda_mark(lf_dev *d, int mark);
+void lf_cuda_after(lf_dev *d, int mark);
+void lf_cuda_await(lf_dev *d, int mark);
+int lf_cuda_past(lf_dev *d, int mark);
+int lf_cuda_host_take(lf_dev *d, void **out, size_t bytes, const char *what, lf_err *err);
+void lf_cuda_host_give(lf_dev *d, void *p);
+void lf_cuda_fetch(lf_dev *d, void *host, const void *src, size_t bytes);
 void lf_cuda_gemm(lf_dev *d, const lf_gemm *g);
 void lf_cuda_embed(lf_dev *d, lf_act *x, const uint32_t *ids, int64_t m, const lf_weight *embed);
 void lf_cuda_hc_pre(lf_dev *d, lf_act *y, float *mix, const lf_act *x, int64_t m, const lf_hc *hc, const float *norm);

@@ -92,8 +92,9 @@ static int cuda_sync(lf_dev *d, lf_err *err)
     lf_cuda *c = lf_cuda_of(d);
 
     lf_cuda_load_end(c);
-    if (!LF_CUDA(c, cudaEventRecord(c->end, c->stream), "waiting for the GPU: an earlier kernel failed"))
-        lf_cuda_wait(c, c->end, "waiting for the GPU: an earlier kernel failed");
+    for (int q = 0; q < LF_QUEUES && !c->failed; q++)
+        if (!LF_CUDA(c, cudaEventRecord(c->end, c->streams[q]), "waiting for the GPU: an earlier kernel failed"))
+            lf_cuda_wait(c, c->end, "waiting for the GPU: an earlier kernel failed");
     if (!c->failed)
         lf_cuda_clock_settle(c);
     if (!c->failed)
@@ -118,8 +119,9 @@ static void cuda_close(lf_dev *d)
     lf_cuda *c = lf_cuda_of(d);
 
     cudaSetDevice(c->device);
-    if (c->stream)
-        cudaStreamSynchronize(c->stream);
+    for (int q = 0; q < LF_QUEUES; q++)
+        if (c->streams[q])
+            cudaStreamSynchronize(c->streams[q]);
     lf_cuda_load_end(c);
     lf_cuda_bank_free(c);
     lf_cuda_plans_free(c);
@@ -128,10 +130,7 @@ static void cuda_close(lf_dev *d)
     lf_cuda_memory_free(c);
     if (c->blas)
         cublasLtDestroy(c->blas);
-    if (c->end)
-        cudaEventDestroy(c->end);
-    if (c->stream)
-        cudaStreamDestroy(c->stream);
+    lf_cuda_queues_free(c);
     free(c);
 }
 
@@ -139,7 +138,9 @@ static const lf_dev_ops cuda_ops = {
     .name = "cuda", .close = cuda_close,
     .take = lf_cuda_take, .give = lf_cuda_give, .put = lf_cuda_put, .get = lf_cuda_get, .copy = lf_cuda_copy,
     .copy_rows = lf_cuda_copy_rows, .gather = lf_cuda_gather, .fill = lf_cuda_fill, .sync = cuda_sync,
-    .stamp = lf_cuda_stamp, .at = cuda_at,
+    .stamp = lf_cuda_stamp, .use = lf_cuda_use, .mark = lf_cuda_mark, .after = lf_cuda_after, .wait = lf_cuda_await,
+    .past = lf_cuda_past, .host_take = lf_cuda_host_take, .host_give = lf_cuda_host_give, .fetch = lf_cuda_fetch,
+    .at = cuda_at,
     .expect = lf_cuda_expect, .reserve = lf_cuda_reserve, .load = lf_cuda_load, .left = lf_cuda_left,
     .weight = lf_cuda_weight, .made_up = lf_cuda_made_up, .gemm = lf_cuda_gemm, .embed = lf_cuda_embed,
     .hc_pre = lf_cuda_hc_pre, .hc_post = lf_cuda_hc_post, .hc_head = lf_cuda_hc_head,
@@ -187,16 +188,13 @@ static int start(lf_cuda *c, lf_err *err)
 {
     cudaError_t rc = cudaSetDevice(c->device);
 
-    if (rc == cudaSuccess)
-        rc = cudaStreamCreateWithFlags(&c->stream, cudaStreamNonBlocking);
-    if (rc == cudaSuccess)
-        rc = cudaEventCreateWithFlags(&c->end, cudaEventDisableTiming);
     if (rc != cudaSuccess)
         return lf_fail(err, "GPU %d could not be opened: %s", c->device, cudaGetErrorString(rc));
     cublasStatus_t blas = cublasLtCreate(&c->blas);
     if (blas != CUBLAS_STATUS_SUCCESS)
         return lf_fail(err, "GPU %d: cuBLASLt did not start: %s", c->device, cublasLtGetStatusString(blas));
-    return lf_cuda_memory_open(c, err) || lf_cuda_clock_open(c, err) || lf_cuda_plans_open(c, err) ? -1 : 0;
+    return lf_cuda_queues_open(c, err) || lf_cuda_memory_open(c, err) || lf_cuda_clock_open(c, err) ||
+           lf_cuda_plans_open(c, err) ? -1 : 0;
 }
 
 int lf_cuda_open(lf_dev **out, const lf_model *m, lf_numerics numerics, int act_bytes, int device, lf_err *err)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What coll needs of NCCL: one grouped exchange, one sum.  Everything else is made of these, on the device's stream.
+ * What coll needs of NCCL: one grouped exchange, one sum.  Everything else is made of these.
  */
 #include "cuda.cuh"
 #include "coll_nccl.h"
@@ -18,10 +18,27 @@ struct lf_nccl {
     unsigned long long calls;
 };
 
-/* For the text of a time-out. */
-static void begin(lf_nccl *n, const char *what)
+/* Everything of NCCL runs on one queue, in the order of the calls, so that communicators cannot wait for each other.
+ * For callers on the compute queue that goes on when it is done.  The text is for a time-out. */
+static lf_queue begin(lf_nccl *n, const char *what)
 {
-    snprintf(n->cuda->call, sizeof n->cuda->call, "%s %llu on %s, rank %d", what, ++n->calls, n->name, n->rank);
+    lf_cuda *c = n->cuda;
+    lf_queue from = c->queue;
+
+    snprintf(c->call, sizeof c->call, "%s %llu on %s, rank %d", what, ++n->calls, n->name, n->rank);
+    lf_cuda_turn(c, from, LF_QUEUE_EXCHANGE);
+    lf_cuda_use(&c->dev, LF_QUEUE_EXCHANGE);
+    lf_cuda_stamp(&c->dev, NULL, NULL);
+    return from;
+}
+
+static void end(lf_nccl *n, lf_queue from, double *seconds)
+{
+    lf_cuda *c = n->cuda;
+
+    lf_cuda_stamp(&c->dev, seconds, NULL);
+    lf_cuda_turn(c, LF_QUEUE_EXCHANGE, from);
+    lf_cuda_use(&c->dev, from);
 }
 
 static int nccl_fail(lf_err *err, const lf_nccl *n, ncclResult_t rc, const char *what)
@@ -71,9 +88,10 @@ void lf_nccl_close(lf_nccl *n)
     free(n);
 }
 
-int lf_nccl_move(lf_nccl *n, const lf_xfer *send, int sends, const lf_xfer *recv, int recvs, lf_err *err)
+int lf_nccl_move(lf_nccl *n, const lf_xfer *send, int sends, const lf_xfer *recv, int recvs, double *seconds,
+                 lf_err *err)
 {
-    begin(n, "exchange");
+    lf_queue from = begin(n, "exchange");
     ncclResult_t rc = ncclGroupStart();
 
     for (int i = 0; i < sends && rc == ncclSuccess; i++)
@@ -82,16 +100,18 @@ int lf_nccl_move(lf_nccl *n, const lf_xfer *send, int sends, const lf_xfer *recv
     for (int i = 0; i < recvs && rc == ncclSuccess; i++)
         if (recv[i].peer != n->rank && recv[i].bytes)
             rc = ncclRecv(recv[i].data, recv[i].bytes, ncclUint8, recv[i].peer, n->comm, n->cuda->stream);
-    ncclResult_t end = ncclGroupEnd();
-    rc = rc == ncclSuccess ? end : rc;
+    ncclResult_t all = ncclGroupEnd();
+    end(n, from, seconds);
+    rc = rc == ncclSuccess ? all : rc;
     return rc == ncclSuccess ? 0 : nccl_fail(err, n, rc, "exchange");
 }
 
-int lf_nccl_sum(lf_nccl *n, float *x, int64_t count, lf_err *err)
+int lf_nccl_sum(lf_nccl *n, float *x, int64_t count, double *seconds, lf_err *err)
 {
-    begin(n, "sum");
+    lf_queue from = begin(n, "sum");
     ncclResult_t rc = count ? ncclAllReduce(x, x, (size_t)count, ncclFloat32, ncclSum, n->comm, n->cuda->stream)
                             : ncclSuccess;
 
+    end(n, from, seconds);
     return rc == ncclSuccess ? 0 : nccl_fail(err, n, rc, "sum");
 }

@@ -26,6 +26,12 @@ static int on_host(const lf_dev *d)
     return strcmp(d->ops->name, "cpu") == 0;
 }
 
+/* Then the seconds are the device's, and known later. */
+static int by_nccl(const lf_comm *c, const lf_dev *d)
+{
+    return c->nccl && !on_host(d);
+}
+
 static int peers_check(const lf_comm *c, const lf_xfer *x, int n, lf_err *err)
 {
     for (int i = 0; i < n; i++)
@@ -105,7 +111,7 @@ static int move_nccl(lf_comm *c, const lf_xfer *send, int sends, const lf_xfer *
 {
     c->stats.bytes_sent += bytes_of_others(c, send, sends);
     c->stats.bytes_received += bytes_of_others(c, recv, recvs);
-    return lf_nccl_move(c->nccl, send, sends, recv, recvs, err);
+    return lf_nccl_move(c->nccl, send, sends, recv, recvs, &c->stats.seconds, err);
 }
 
 static int move(lf_comm *c, lf_dev *d, const lf_xfer *send, int sends, const lf_xfer *recv, int recvs, lf_err *err)
@@ -127,7 +133,7 @@ static int transfer(lf_comm *c, lf_dev *d, lf_coll_kind kind, const lf_xfer *sen
     bad = lf_comm_begin(c, &call, &start, err) || copy_own(c, d, send, sends, recv, recvs, err);
     if (!bad && c->size > 1)
         bad = move(c, d, send, sends, recv, recvs, err);
-    return lf_comm_end(c, start, bad ? -1 : 0);
+    return lf_comm_end(c, by_nccl(c, d) ? lf_now() : start, bad ? -1 : 0);
 }
 
 int lf_coll_exchange(lf_comm *c, lf_dev *d, const lf_xfer *send, int sends, const lf_xfer *recv, int recvs,
@@ -235,7 +241,7 @@ static int sum_nccl(lf_comm *c, float *x, int64_t n, lf_err *err)
 
     c->stats.bytes_sent += bytes;
     c->stats.bytes_received += bytes;
-    return lf_nccl_sum(c->nccl, x, n, err);
+    return lf_nccl_sum(c->nccl, x, n, &c->stats.seconds, err);
 }
 
 int lf_coll_sum(lf_comm *c, lf_dev *d, float *x, int64_t n, lf_err *err)
@@ -245,8 +251,8 @@ int lf_coll_sum(lf_comm *c, lf_dev *d, float *x, int64_t n, lf_err *err)
     int bad = lf_comm_begin(c, &call, &start, err);
 
     if (!bad && c->size > 1)
-        bad = c->nccl && !on_host(d) ? sum_nccl(c, x, n, err) : sum_blocks(c, d, x, n, err);
-    return lf_comm_end(c, start, bad);
+        bad = by_nccl(c, d) ? sum_nccl(c, x, n, err) : sum_blocks(c, d, x, n, err);
+    return lf_comm_end(c, by_nccl(c, d) ? lf_now() : start, bad);
 }
 
 int lf_coll_counts(lf_comm *c, int64_t *recv, const int64_t *send, int n, lf_err *err)

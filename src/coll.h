@@ -3,8 +3,8 @@
  * coll: collectives on device buffers.  Floor 3.  Here: MPI through host memory; over NCCL the calls are the same.
  *
  * Every rank of a communicator enters every collective the same number of times in the same order, with empty pieces
- * where it has nothing.  A communicator counts the bytes it moved (sent to other ranks) and the seconds spent in it.
- * Counts and offsets are bytes and may exceed 2^31.
+ * where it has nothing.  A collective belongs to the queue in use (dev.h).  A communicator counts the bytes it moved
+ * (sent to other ranks) and the seconds spent in it.  Counts and offsets are bytes and may exceed 2^31.
  */
 #ifndef LF_COLL_H
 #define LF_COLL_H
@@ -17,7 +17,7 @@ typedef struct lf_comm_stats {
     const char *name;                      /* "world", "dp", "pcp", "tp", "ep" */
     int size;
     uint64_t calls, bytes_sent, bytes_received;   /* payload to and from other ranks */
-    double seconds;
+    double seconds;                        /* in it: the host's through MPI; the device's through NCCL, after a sync */
 } lf_comm_stats;
 
 int lf_comm_size(const lf_comm *c);

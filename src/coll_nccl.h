@@ -22,10 +22,14 @@ int lf_nccl_id(void *id, lf_err *err);
 int lf_nccl_open(lf_nccl **out, lf_dev *d, const void *id, int size, int rank, const char *name, lf_err *err);
 void lf_nccl_close(lf_nccl *n);            /* NULL is fine */
 
-/* One group of sends and receives on the device's stream; pieces for this rank itself are passed over. */
-int lf_nccl_move(lf_nccl *n, const lf_xfer *send, int sends, const lf_xfer *recv, int recvs, lf_err *err);
+/* Both run on LF_QUEUE_EXCHANGE, after what the queue in use was given; what it is given next comes after them.  The
+ * device's seconds in them are added to *seconds, by the next sync. */
+
+/* One group of sends and receives; pieces for this rank itself are passed over. */
+int lf_nccl_move(lf_nccl *n, const lf_xfer *send, int sends, const lf_xfer *recv, int recvs, double *seconds,
+                 lf_err *err);
 /* x [count] float, device memory, summed over the ranks, the same bytes on all of them. */
-int lf_nccl_sum(lf_nccl *n, float *x, int64_t count, lf_err *err);
+int lf_nccl_sum(lf_nccl *n, float *x, int64_t count, double *seconds, lf_err *err);
 
 #ifdef __cplusplus
 }

@@ -17,6 +17,12 @@
  * Invariance.  A row's result does not depend on the other rows of the call, on their number, on the number of
  * threads, or on where a tile begins.
  *
+ * Queues.  What is given to one queue is done in that order; queues run side by side where the device can, and in the
+ * order of the calls on the CPU.  Operations go to the queue in use, LF_QUEUE_COMPUTE unless use() says another.  The
+ * others take put, fetch, copy, copy_rows, gather, row_pack, stamp and collectives (coll.h) only: all other operations
+ * share memory of their own.  A mark stands for what its queue was given before; after() makes the queue in use go on
+ * when that is done.
+ *
  * Errors.  Operations that cannot fail on valid shapes return void; a device that can lose a launch records it and
  * sync() reports it with kernel, layer and tile.
  */
@@ -52,6 +58,10 @@ typedef struct lf_xfer {
     void *data;                            /* device memory: source of a send, destination of a receive */
     size_t bytes;
 } lf_xfer;
+
+typedef enum lf_queue { LF_QUEUE_COMPUTE, LF_QUEUE_EXCHANGE, LF_QUEUE_OUT, LF_QUEUES } lf_queue;
+
+enum { LF_MARKS = 32 };                    /* 0 .. LF_MARKS-1, to be set again and again */
 
 typedef enum lf_gemm_out { LF_OUT_ACT, LF_OUT_F32 } lf_gemm_out;
 
@@ -183,9 +193,23 @@ typedef struct lf_dev_ops {
     /* dst row i = src row idx[i]; rows of row_bytes, contiguous. */
     void (*gather)(lf_dev *d, void *dst, const void *src, const int32_t *idx, int64_t rows, size_t row_bytes);
     void (*fill)(lf_dev *d, void *dst, int byte, size_t bytes);
-    int (*sync)(lf_dev *d, lf_err *err);
-    /* Device time from the stamp before to here is added to *to (NULL: to nothing), at the latest when sync returns. */
-    void (*stamp)(lf_dev *d, double *to);
+    int (*sync)(lf_dev *d, lf_err *err);               /* all queues */
+    /* Device time from the queue's stamp before to here is added to *to (NULL: to nothing), at the latest when sync
+     * returns.  next names what follows, for profilers; NULL: nothing does. */
+    void (*stamp)(lf_dev *d, double *to, const char *next);
+
+    /* Queues and marks.  wait: the host waits; past: is it done already?  A mark never set is done. */
+    void (*use)(lf_dev *d, lf_queue q);
+    void (*mark)(lf_dev *d, int mark);                 /* of the queue in use */
+    void (*after)(lf_dev *d, int mark);                /* the queue in use waits */
+    void (*wait)(lf_dev *d, int mark);
+    int (*past)(lf_dev *d, int mark);
+
+    /* Host memory that copies need not wait for; fetch is get that returns at once: done when a later mark is. */
+    int (*host_take)(lf_dev *d, void **out, size_t bytes, const char *what, lf_err *err);
+    void (*host_give)(lf_dev *d, void *p);
+    void (*fetch)(lf_dev *d, void *host, const void *src, size_t bytes);
+
     void (*at)(lf_dev *d, int layer, int tile);        /* where the model is, for the texts of errors; -1: nowhere */
 
     /* May be NULL: then there is nothing to prepare.  expect: the matrices of weight() and made_up() that follow take

@@ -406,7 +406,7 @@ int lf_pass_open(lf_pass *p, lf_engine *e, int n, const lf_prompt *prompts, cons
         lengths[i] = prompts[i].tokens;
     *p = (lf_pass){ .prompts = prompts, .sink = sink, .seconds = seconds, .err = err };
     share(p, e, n, lengths);
-    p->ops->stamp(p->dev, NULL);
+    p->ops->stamp(p->dev, NULL, lf_phase_name(p->phase));
     free(lengths);
     make_tiles(p);
     ask_all(&w, p);
@@ -446,7 +446,7 @@ size_t lf_pass_bytes(const lf_engine *e, int n, const int64_t *lengths, size_t o
 
 void lf_pass_phase(lf_pass *p, lf_phase phase)
 {
-    p->ops->stamp(p->dev, &p->seconds[p->phase]);
+    p->ops->stamp(p->dev, &p->seconds[p->phase], lf_phase_name(phase));
     p->phase = phase;
 }
 

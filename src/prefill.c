@@ -98,7 +98,7 @@ int lf_engine_run(lf_engine *e, int n, const lf_prompt *prompts, const lf_sink *
         sink->first_token(sink->ctx);
         bad = lf_head_all(&p);
     }
-    lf_pass_phase(&p, LF_PHASE_WRITE_WAIT);
+    e->dev->ops->stamp(e->dev, &seconds[p.phase], NULL);
     e->dev->ops->at(e->dev, -1, -1);
     if (e->dev->ops->sync(e->dev, bad ? &later : err))
         bad = -1;

@@ -125,13 +125,34 @@ static int cpu_sync(lf_dev *d, lf_err *err)
     return 0;
 }
 
-static void cpu_stamp(lf_dev *d, double *to)
+static void cpu_stamp(lf_dev *d, double *to, const char *next)
 {
+    lf_cpu *c = lf_cpu_of(d);
     double now = lf_now();
 
+    (void)next;
     if (to)
-        *to += now - lf_cpu_of(d)->stamped;
-    lf_cpu_of(d)->stamped = now;
+        *to += now - c->stamped[c->queue];
+    c->stamped[c->queue] = now;
+}
+
+/* One thing after the other: what is before a mark is done when it is set. */
+static void cpu_use(lf_dev *d, lf_queue q)
+{
+    lf_cpu_of(d)->queue = q;
+}
+
+static void cpu_mark(lf_dev *d, int mark)
+{
+    (void)d;
+    (void)mark;
+}
+
+static int cpu_past(lf_dev *d, int mark)
+{
+    (void)d;
+    (void)mark;
+    return 1;
 }
 
 static void cpu_at(lf_dev *d, int layer, int tile)
@@ -157,7 +178,9 @@ static const lf_dev_ops cpu_ops = {
     .name = "cpu", .close = cpu_close,
     .take = cpu_take, .give = cpu_give, .put = cpu_copy, .get = cpu_copy, .copy = cpu_copy,
     .copy_rows = cpu_copy_rows, .gather = cpu_gather, .fill = cpu_fill, .sync = cpu_sync,
-    .stamp = cpu_stamp, .at = cpu_at, .weight = cpu_weight,
+    .stamp = cpu_stamp, .use = cpu_use, .mark = cpu_mark, .after = cpu_mark, .wait = cpu_mark, .past = cpu_past,
+    .host_take = cpu_take, .host_give = cpu_give, .fetch = cpu_copy,
+    .at = cpu_at, .weight = cpu_weight,
     .made_up = lf_cpu_made_up,
     .gemm = lf_cpu_gemm, .embed = lf_cpu_embed,
     .hc_pre = lf_cpu_hc_pre, .hc_post = lf_cpu_hc_post, .hc_head = lf_cpu_hc_head,

@@ -27,7 +27,8 @@ typedef struct lf_cpu {
     int threads;
     void **made;                           /* [mades] weights that were made up: freed at close */
     int64_t mades;
-    double stamped;                        /* lf_now() of the last stamp */
+    lf_queue queue;                        /* in use: each has its own stamps */
+    double stamped[LF_QUEUES];             /* lf_now() of the last stamp */
     lf_cpu_area (*own)[LF_SLOTS];           /* [threads] */
     lf_cpu_area shared[LF_SLOTS];           /* used outside parallel regions only */
 } lf_cpu;
