@@ -2,8 +2,9 @@
  *
  * cuda: the CUDA backend of dev.h, private to cuda/.  One H200-class GPU (compute capability 9.0) per lf_cuda.
  *
- * A queue of dev.h is a stream; `stream` is that of the queue in use.  Kernels are templates over the activation type T (float, __nv_bfloat16) and
- * compute in float32; "rounded" means stored as T.  Released numerics always have bf16 activations.
+ * A queue of dev.h is a stream; `stream` is that of the queue in use.  Kernels are templates over the activation type T
+ * (float, __nv_bfloat16) and compute in float32; "rounded" means stored as T.  Released numerics always have bf16
+ * activations.
  *
  * Invariance: a row's bits depend on the row alone.  So: reductions in a fixed order (the helpers below), no atomics on
  * floats, no split over K, one algorithm per weight.
