@@ -54,7 +54,7 @@ static int prefill(lf_job *j, lf_err *err)
 
     if (lf_job_check(j, &code, err))
         return code;
-    if (j->plan.n && lf_job_open(j, err))
+    if ((j->plan.n || j->o->dry_run) && lf_job_open(j, err))
         return LF_EXIT_FAILED;
     if (j->o->dry_run)
         return lf_job_dry(j, err) ? LF_EXIT_FAILED : LF_EXIT_DONE;

@@ -14,6 +14,7 @@
 
 #include "command.h"
 #include "inventory.h"
+#include "plan.h"
 #include "prefill.h"
 #include "report.h"
 #include "request.h"
@@ -129,8 +130,11 @@ int lf_job_output(lf_job *j, lf_err *err);
 
 /* Threads for this rank: OMP_NUM_THREADS, else its share of the cores that it and the others of its node may use. */
 int lf_job_threads(lf_job *j, int *threads, lf_err *err);
-/* Communicators of the grid, device, engine. */
+/* Communicators of the grid, device, and whether the plan fits into it; then the engine, which a dry run goes without:
+ * it loads nothing. */
 int lf_job_open(lf_job *j, lf_err *err);
+/* What this rank takes in its fullest pass, and what its device has for it (-1: it does not say).  Not collective. */
+int lf_job_fullest(const lf_job *j, lf_plan_grid *most, int64_t *left, lf_err *err);
 void lf_job_close(lf_job *j);
 
 /* ---- job_run.c ---- */
@@ -139,7 +143,7 @@ int lf_job_run(lf_job *j, lf_err *err);
 
 /* ---- job_dry.c ---- */
 
-/* What would be done, on stdout (rank 0). */
+/* What would be done and with what, on stdout (rank 0).  The job is open; there is no engine. */
 int lf_job_dry(lf_job *j, lf_err *err);
 
 /* ---- job_report.c ---- */

@@ -71,20 +71,46 @@ int lf_job_threads(lf_job *j, int *threads, lf_err *err)
 
 /* ---- device, engine ---- */
 
+static lf_fit fit_of(const lf_job *j)
+{
+    return (lf_fit){ .model = &j->model, .checkpoint = j->checkpoint, .dev = j->dev, .grid = j->grid,
+                     .merge = j->o->pcp_attention == LF_PCP_MERGE, .topk = j->want.topk };
+}
+
+/* Prompts of every pass, and all their lengths one after the other; both are the caller's. */
+static void passes_of(const lf_job *j, int **n, int64_t **lengths)
+{
+    *n = lf_alloc((size_t)j->plan.batches * sizeof **n);
+    *lengths = lf_alloc((size_t)j->plan.n * sizeof **lengths);
+    for (int64_t b = 0; b < j->plan.batches; b++)
+        (*n)[b] = (int)j->plan.batch[b].n;
+    for (int64_t i = 0; i < j->plan.n; i++)
+        (*lengths)[i] = j->requests.v[j->plan.order[i]].tokens;
+}
+
 /* Every pass of the plan, before anything is loaded. */
 static int fits(lf_job *j, lf_err *err)
 {
-    lf_fit f = { .model = &j->model, .checkpoint = j->checkpoint, .dev = j->dev, .grid = j->grid,
-                 .merge = j->o->pcp_attention == LF_PCP_MERGE, .topk = j->want.topk };
-    int64_t *lengths = lf_alloc((size_t)j->plan.n * sizeof *lengths), at = 0;
-    int *n = lf_alloc((size_t)j->plan.batches * sizeof *n);
+    lf_fit f = fit_of(j);
+    int64_t *lengths;
+    int *n;
 
-    for (int64_t b = 0; b < j->plan.batches; b++) {
-        n[b] = (int)j->plan.batch[b].n;
-        for (int64_t i = 0; i < j->plan.batch[b].n; i++)
-            lengths[at++] = j->requests.v[j->plan.order[j->plan.batch[b].first + i]].tokens;
-    }
+    passes_of(j, &n, &lengths);
     int bad = lf_plan_made_up(&f, err) || lf_plan_fits(&f, j->plan.batches, n, lengths, err);
+    free(lengths);
+    free(n);
+    return bad;
+}
+
+int lf_job_fullest(const lf_job *j, lf_plan_grid *most, int64_t *left, lf_err *err)
+{
+    lf_fit f = fit_of(j);
+    int64_t *lengths;
+    int *n;
+
+    passes_of(j, &n, &lengths);
+    int bad = lf_plan_fullest(&f, j->plan.batches, n, lengths, most, err);
+    *left = lf_plan_left(j->dev);
     free(lengths);
     free(n);
     return bad;
@@ -114,6 +140,8 @@ int lf_job_open(lf_job *j, lf_err *err)
     j->topo_open = 1;
     if (lf_job_any(j, device_open(j, err), err) || lf_job_any(j, fits(j, err), err))
         return -1;
+    if (j->o->dry_run)
+        return 0;
     double t = lf_now();
     if (lf_job_any(j, engine_open(j, err), err))
         return -1;

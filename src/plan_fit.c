@@ -29,7 +29,7 @@ static void fullest(lf_plan *p, const lf_fit *f, int64_t passes, const int *n, c
     lf_plan_grid g = { .grid = f->grid };
 
     lf_plan_weights_size(p, &g);
-    most->device_bytes = -1;
+    *most = g;
     for (int64_t i = 0; i < passes; lengths += n[i++]) {
         p->lengths = lengths;
         p->prompts = n[i];
@@ -74,15 +74,35 @@ static int refuse(lf_plan *p, const lf_fit *f, const lf_plan_grid *g, int64_t to
     return -1;
 }
 
+int64_t lf_plan_left(lf_dev *dev)
+{
+    int64_t left = dev->ops->left ? dev->ops->left(dev) : -1;
+
+    return left < 0 ? -1 : lf_max(0, left + (int64_t)dev->taken - LIBRARY_BYTES);      /* plans have what is taken */
+}
+
+int lf_plan_fullest(const lf_fit *f, int64_t passes, const int *n, const int64_t *lengths, lf_plan_grid *most,
+                    lf_err *err)
+{
+    lf_plan p;
+    int bad = lf_plan_open(&p, f->model, f->checkpoint, err);
+
+    if (!bad) {
+        describe(&p, f);
+        fullest(&p, f, passes, n, lengths, most);
+    }
+    lf_plan_free(&p);
+    return bad;
+}
+
 int lf_plan_fits(const lf_fit *f, int64_t passes, const int *n, const int64_t *lengths, lf_err *err)
 {
-    int64_t left = f->dev->ops->left ? f->dev->ops->left(f->dev) : -1, longest = 0, all = 0;
+    int64_t left = lf_plan_left(f->dev), longest = 0, all = 0;
     lf_plan_grid most = { 0 };
     lf_plan p;
 
     if (left < 0 || passes == 0)
         return 0;
-    left = left + (int64_t)f->dev->taken - LIBRARY_BYTES;              /* the plan has what is taken already */
     for (int64_t i = 0; i < passes; i++)
         all += n[i];
     for (int64_t i = 0; i < all; i++)

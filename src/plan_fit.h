@@ -19,6 +19,12 @@ typedef struct lf_fit {
  * looks at its own device.  Refuses with sizes and what would work; where a device does not say what it has left,
  * all fits. */
 int lf_plan_fits(const lf_fit *f, int64_t passes, const int *n, const int64_t *lengths, lf_err *err);
+/* What this rank takes in the fullest of such passes; without passes, its weights.  Not collective. */
+int lf_plan_fullest(const lf_fit *f, int64_t passes, const int *n, const int64_t *lengths, lf_plan_grid *most,
+                    lf_err *err);
+/* Bytes that a run can have on a device of which nothing counts but what it has taken itself; -1 where the device does
+ * not say. */
+int64_t lf_plan_left(lf_dev *dev);
 
 /* Made-up weights on a CPU: refuses more of them than one core makes in some minutes. */
 int lf_plan_made_up(const lf_fit *f, lf_err *err);

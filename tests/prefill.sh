@@ -134,6 +134,24 @@ prefill 2 dry -i "$dir/prompts" --dry-run
     [ "$(value dp)" = 2 ] &&
     [ "$(value longest)" = 517 ]
 result $? "a dry run says what there is to do and makes nothing"
+planned=$("$longfill" plan --json --device cpu -m "$dir/model" -l 517 --grid 2x1x1 |
+    sed -n 's/^ *"device_bytes": \([0-9]*\),$/\1/p')
+[ "$(value device)" = cpu ] && [ "$(value device_bytes | cut -d ' ' -f 1)" = "$planned" ] &&
+    [ "$(value passes)" -ge 2 ] && ! grep -q free_bytes "$dir/out"
+result $? "and what it takes, as planned: ${planned:-nothing}"
+mkdir "$dir/holes" && cp "$dir/model"/* "$dir/holes"
+for f in "$dir"/model/*.safetensors; do          # all bits set: NaN, and experts that there are not
+    header=$((8 + $(od -An -t u8 -N 8 "$f" | tr -d ' ')))
+    { head -c $header "$f" && tr '\0' '\377' </dev/zero | head -c $(($(wc -c <"$f") - header)); } >"$dir/holes/${f##*/}"
+done
+mv "$dir/model" "$dir/whole" && mv "$dir/holes" "$dir/model"
+prefill 1 holes -i "$dir/prompts"
+[ $code -eq 1 ]
+bad=$?
+prefill 1 dry -i "$dir/prompts" --dry-run
+mv "$dir/model" "$dir/holes" && mv "$dir/whole" "$dir/model"
+[ $bad -eq 0 ] && [ $code -eq 0 ] && [ "$(value to_do)" = 7 ]
+result $? "no weights are read: not even those that a run refuses"
 prefill 1 shards -i "$dir/prompts" --dry-run --format json
 [ $code -eq 0 ] && grep -q '"skipped": 7' "$dir/out" && grep -q '"to_do": 0' "$dir/out" &&
     [ "$(lines ok)" -eq 7 ]
