@@ -4,6 +4,9 @@
  *
  * First sweep over the tiles: whatever a token gives by itself (query latent, window row, compressor rows).  Then the
  * exchange: halos, finished rows.  Second sweep: queries against window and compressed rows, output projection.
+ *
+ * What hides an exchange: the halo, the first tile's queries; index entries, its index queries; main entries, its choice
+ * of rows; the choice over tp, the tile's queries; the sum over tp, the next tile's attention.
  */
 #include "pass.h"
 
@@ -63,21 +66,61 @@ static void project_tile(lf_pass *p, int layer, const lf_tile *t)
                   (float)(1 / sqrt((double)m->index_heads * (double)m->index_dim)));
 }
 
+/* Everything that a tile's queries need besides the rows of others. */
+static void queries(lf_pass *p, int layer, const lf_tile *t)
+{
+    const lf_layer *y = layer_of(p, layer);
+
+    lf_pass_phase(p, LF_PHASE_PROJECTIONS);
+    product(p, p->q, lf_act_at(p->dev, p->q_lat, t->row0 * p->model->q_rank), t->rows, &y->wq_b, LF_OUT_ACT);
+    p->ops->query(p->dev, p->q, t->rows, p->engine->weights.heads, p->pos + t->row0, rope_of(p, layer));
+}
+
+/* The entries of all ranks are on their way when it returns.  Under the halo: the first tile's queries. */
 static int exchange(lf_pass *p, int layer)
 {
     lf_kind kind = p->model->kind[layer];
+    int bad;
 
-    lf_pass_phase(p, LF_PHASE_COMMUNICATION);
-    if (lf_halo_exchange(p, layer))
+    lf_exchange_begin(p);
+    bad = lf_halo_exchange(p, layer);
+    lf_exchange_end(p, LF_MARK_HALO);
+    if (bad)
         return -1;
-    lf_pass_phase(p, LF_PHASE_PROJECTIONS);
+    queries(p, layer, lf_tiling_at(p->my, 0));
+    lf_exchange_await(p, LF_MARK_HALO);
+    if (kind == LF_SWA)
+        return 0;
     if (kind == LF_C4) {
         lf_compress_heads(p, layer, 1);
         lf_compress_heads(p, layer, 0);
-        if (lf_compress_exchange(p, layer, 1))         /* index rows first: the indexer waits for them */
-            return -1;
+        lf_exchange_begin(p);
+        bad = lf_compress_gather(p, layer, 1);         /* index rows first: the indexer waits for them */
+        lf_exchange_end(p, LF_MARK_INDEX);
     }
-    return kind == LF_SWA ? 0 : lf_compress_exchange(p, layer, 0);
+    lf_exchange_begin(p);
+    bad = bad || lf_compress_gather(p, layer, 0);
+    lf_exchange_end(p, LF_MARK_MAIN);
+    return bad;
+}
+
+/* The entries are needed now.  With the last of them the layer's rows are finished, and leave. */
+static void index_here(lf_pass *p, int layer)
+{
+    if (p->model->kind[layer] != LF_C4)
+        return;
+    lf_exchange_await(p, LF_MARK_INDEX);
+    lf_compress_unpack(p, layer, 1);
+}
+
+static void rows_here(lf_pass *p, int layer)
+{
+    if (p->model->kind[layer] != LF_SWA) {
+        lf_exchange_await(p, LF_MARK_MAIN);
+        lf_compress_unpack(p, layer, 0);
+    }
+    lf_state_hand_over(p, layer);
+    lf_probe_layer(p, layer);
 }
 
 /* Index queries of this tp rank's tokens of a tile: p->index_q. */
@@ -114,17 +157,22 @@ static int choose(lf_pass *p, int layer, int round)
     const lf_tile *t = lf_tiling_at(p->my, round);
     int64_t rows, first = lf_slice(p, t, p->engine->topo->grid.tp_rank, &rows);
     int32_t *sel = p->engine->topo->grid.tp > 1 ? p->sel_slice : p->sel;
+    int bad;
 
     lf_pass_phase(p, LF_PHASE_INDEXER);
     index_queries(p, layer, t, first, rows);
+    if (round == 0)
+        index_here(p, layer);
     if (!p->merge)
         choose_here(p, t, first, rows, sel);
     else if (lf_merge_choose(p, layer, round, sel))
         return -1;
     if (sel == p->sel)
         return 0;
-    lf_pass_phase(p, LF_PHASE_COMMUNICATION);
-    return lf_slice_gather(p, t, p->sel, sel, sizeof(int32_t) * (size_t)p->model->index_topk);
+    lf_exchange_begin(p);
+    bad = lf_slice_gather(p, t, p->sel, sel, sizeof(int32_t) * (size_t)p->model->index_topk);
+    lf_exchange_end(p, LF_MARK_CHOICE);
+    return bad;
 }
 
 static void attend_piece(lf_pass *p, int layer, const lf_piece *x)
@@ -158,8 +206,27 @@ static void last_product(lf_pass *p, const lf_layer *y, void *out, int64_t rows,
     p->ops->gemm(p->dev, &g);
 }
 
+static void add_back(lf_pass *p, const lf_tile *t)
+{
+    lf_pass_phase(p, LF_PHASE_MHC);
+    p->ops->hc_post(p->dev, streams(p, t->row0), p->z, mix_at(p, t->row0), t->rows);
+}
+
+/* The tile whose output projection is being summed over tp, if any: that goes on under the next tile's attention. */
+static void settle_sum(lf_pass *p, const lf_tile **summed)
+{
+    const lf_tile *t = *summed;
+
+    if (!t)
+        return;
+    lf_exchange_await(p, LF_MARK_SUM);
+    p->ops->round(p->dev, p->z, p->partial, t->rows * p->model->hidden);
+    add_back(p, t);
+    *summed = NULL;
+}
+
 /* wo_a group by group, in plain precision; wo_b; the sum over tp. */
-static int project_out(lf_pass *p, int layer, const lf_tile *t)
+static int project_out(lf_pass *p, int layer, const lf_tile *t, const lf_tile **summed)
 {
     const lf_layer *y = layer_of(p, layer);
     int groups = p->engine->weights.groups;
@@ -174,15 +241,17 @@ static int project_out(lf_pass *p, int layer, const lf_tile *t)
     }
     if (p->engine->topo->grid.tp == 1) {
         last_product(p, y, p->z, t->rows, LF_OUT_ACT);
+        add_back(p, t);
         return 0;
     }
-    last_product(p, y, p->partial, t->rows, LF_OUT_F32);
-    lf_pass_phase(p, LF_PHASE_COMMUNICATION);
-    if (lf_coll_sum(p->engine->topo->tp, p->dev, p->partial, n, p->err))
-        return -1;
+    settle_sum(p, summed);
     lf_pass_phase(p, LF_PHASE_PROJECTIONS);
-    p->ops->round(p->dev, p->z, p->partial, n);
-    return 0;
+    last_product(p, y, p->partial, t->rows, LF_OUT_F32);
+    lf_exchange_begin(p);
+    int bad = lf_coll_sum(p->engine->topo->tp, p->dev, p->partial, n, p->err);
+    lf_exchange_end(p, LF_MARK_SUM);
+    *summed = t;
+    return bad;
 }
 
 static int attend(lf_pass *p, int layer, int round)
@@ -197,42 +266,48 @@ static int attend(lf_pass *p, int layer, int round)
     return 0;
 }
 
-static int attend_tile(lf_pass *p, int layer, int round)
+static int attend_tile(lf_pass *p, int layer, int round, const lf_tile **summed)
 {
     const lf_tile *t = lf_tiling_at(p->my, round);
     const lf_layer *y = layer_of(p, layer);
-    int heads = p->engine->weights.heads;
+    int sliced = y->kind == LF_C4 && p->engine->topo->grid.tp > 1;
 
     p->ops->at(p->dev, layer, round);
     if (y->kind == LF_C4 && choose(p, layer, round))
         return -1;
-    lf_pass_phase(p, LF_PHASE_PROJECTIONS);
-    product(p, p->q, lf_act_at(p->dev, p->q_lat, t->row0 * p->model->q_rank), t->rows, &y->wq_b, LF_OUT_ACT);
-    p->ops->query(p->dev, p->q, t->rows, heads, p->pos + t->row0, rope_of(p, layer));
+    if (round == 0)
+        rows_here(p, layer);
+    else
+        queries(p, layer, t);
+    if (sliced)
+        lf_exchange_await(p, LF_MARK_CHOICE);
     if (attend(p, layer, round))
         return -1;
     lf_probe_tile(p, layer, t);
     lf_pass_phase(p, LF_PHASE_PROJECTIONS);
-    p->ops->rotate(p->dev, p->o, t->rows, heads, p->model->head_dim, p->pos + t->row0, rope_of(p, layer), 1);
-    if (project_out(p, layer, t))
-        return -1;
-    lf_pass_phase(p, LF_PHASE_MHC);
-    p->ops->hc_post(p->dev, streams(p, t->row0), p->z, mix_at(p, t->row0), t->rows);
-    return 0;
+    p->ops->rotate(p->dev, p->o, t->rows, p->engine->weights.heads, p->model->head_dim, p->pos + t->row0,
+                   rope_of(p, layer), 1);
+    return project_out(p, layer, t, summed);
 }
 
 /* In merge mode a rank that has run out of tiles still computes for the others'. */
 int lf_attention_sublayer(lf_pass *p, int layer)
 {
     int rounds = p->merge ? p->rounds : p->my->tiles;
+    const lf_tile *summed = NULL;
 
+    lf_out_settled(p);
     for (int t = 0; t < p->my->tiles; t++)
         project_tile(p, layer, &p->my->tile[t]);
     if (exchange(p, layer))
         return -1;
-    lf_probe_layer(p, layer);
     for (int t = 0; t < rounds; t++)
-        if (attend_tile(p, layer, t))
+        if (attend_tile(p, layer, t, &summed))
             return -1;
+    if (rounds == 0) {                     /* without a token: nothing is finished, nothing is asked for */
+        lf_exchange_await(p, LF_MARK_MAIN);
+        lf_state_hand_over(p, layer);
+    }
+    settle_sum(p, &summed);
     return 0;
 }

@@ -132,34 +132,46 @@ static void unpack_share(lf_pass *p, const part *k, int r, const uint8_t *from)
     }
 }
 
-/* Every rank's packed entries, then unpacked into the order of the sequences. */
-static int gather_entries(lf_pass *p, const part *k)
+/* Where every rank's packed entries lie in the pool's `all`, rank after rank; returned: the caller's, [2 pcp], counts
+ * first. */
+static size_t *places(const lf_pass *p, const part *k)
 {
     int pcp = p->mine->pcp;
-    size_t *count = lf_alloc(sizeof *count * 2 * (size_t)pcp), *at = count + pcp, used = 0;
+    size_t *count = lf_alloc(sizeof *count * 2 * (size_t)pcp), used = 0;
 
     for (int r = 0; r < pcp; r++) {
         count[r] = (size_t)lf_share_entry0(&p->shard[r], p->shard[r].runs, k->ratio) * k->row_bytes;
-        at[r] = used;
+        count[pcp + r] = used;
         used += count[r];
     }
-    lf_pass_phase(p, LF_PHASE_COMMUNICATION);
-    int bad = lf_coll_gather(p->engine->topo->pcp, p->dev, k->pool->all, count, at, k->pool->mine, p->err);
-    lf_pass_phase(p, LF_PHASE_PROJECTIONS);
-    for (int r = 0; r < pcp && !bad; r++)
-        unpack_share(p, k, r, k->pool->all + at[r]);
+    return count;
+}
+
+int lf_compress_gather(lf_pass *p, int layer, int index)
+{
+    part k = part_of(p, layer, index);
+
+    if (p->merge)
+        return 0;
+    size_t *count = places(p, &k);
+    int bad = lf_coll_gather(p->engine->topo->pcp, p->dev, k.pool->all, count, count + p->mine->pcp, k.pool->mine,
+                             p->err);
     free(count);
     return bad;
 }
 
-int lf_compress_exchange(lf_pass *p, int layer, int index)
+void lf_compress_unpack(lf_pass *p, int layer, int index)
 {
     part k = part_of(p, layer, index);
 
-    if (!p->merge)
-        return gather_entries(p, &k);
-    unpack_share(p, &k, p->mine->rank, k.pool->mine);
-    return 0;
+    if (p->merge) {
+        unpack_share(p, &k, p->mine->rank, k.pool->mine);
+        return;
+    }
+    size_t *count = places(p, &k);
+    for (int r = 0; r < p->mine->pcp; r++)
+        unpack_share(p, &k, r, k.pool->all + count[p->mine->pcp + r]);
+    free(count);
 }
 
 /* --- halos --- */

@@ -40,14 +40,6 @@ static int logits_of(lf_pass *p, const lf_act *x, int64_t rows)
     return spread ? join_vocabulary(p, rows) : 0;
 }
 
-static void out(lf_pass *p, int seq, lf_logits_kind kind, int64_t row0, int64_t rows, const void *src, size_t row_bytes)
-{
-    void *host = lf_pass_host(p, row_bytes * (size_t)rows);
-
-    p->ops->get(p->dev, host, src, row_bytes * (size_t)rows);
-    p->sink->logits(p->sink->ctx, seq, kind, row0, rows, host, row_bytes * (size_t)rows);
-}
-
 static const lf_act *streams_at(const lf_pass *p, int64_t row)
 {
     return lf_act_at(p->dev, p->x, row * p->model->hc * p->model->hidden);
@@ -99,18 +91,32 @@ int lf_head_last(lf_pass *p)
 static void logprobs(lf_pass *p, int seq, int64_t pos, int64_t rows)
 {
     uint32_t next[LF_HEAD_TILE];
-    float *host;
+    float none = lf_bits_f32(0x7fc00000u);
     int64_t length = p->mine->length[seq];
 
     for (int64_t i = 0; i < rows; i++)
         next[i] = p->prompts[seq].ids[lf_min(pos + i + 1, length - 1)];
     p->ops->put(p->dev, p->next, next, 4 * (size_t)rows);
     p->ops->logprob(p->dev, p->logprob, p->logits, p->next, rows, p->model->vocab);
-    host = lf_pass_host(p, sizeof(float) * (size_t)rows);
-    p->ops->get(p->dev, host, p->logprob, sizeof(float) * (size_t)rows);
     if (pos + rows == length)
-        host[rows - 1] = lf_bits_f32(0x7fc00000u);
-    p->sink->logits(p->sink->ctx, seq, LF_LOGITS_LOGPROB, pos, rows, host, sizeof(float) * (size_t)rows);
+        p->ops->put(p->dev, p->logprob + rows - 1, &none, sizeof none);
+}
+
+static void rows_to_sink(lf_pass *p, int seq, int64_t pos, int64_t rows)
+{
+    const lf_logits_want *want = &p->engine->setup.logits;
+    size_t n = (size_t)rows, topk = 4 * (size_t)want->topk;
+
+    lf_out_begin(p);
+    if (want->all)
+        lf_out_logits(p, seq, LF_LOGITS_ALL, pos, rows, p->logits, 4 * n * (size_t)p->model->vocab);
+    if (want->topk) {
+        lf_out_logits(p, seq, LF_LOGITS_TOPK_IDS, pos, rows, p->top_ids, n * topk);
+        lf_out_logits(p, seq, LF_LOGITS_TOPK_VALUES, pos, rows, p->top_values, n * topk);
+    }
+    if (want->logprob)
+        lf_out_logits(p, seq, LF_LOGITS_LOGPROB, pos, rows, p->logprob, 4 * n);
+    lf_out_end(p, -1);
 }
 
 static int some_rows(lf_pass *p, const lf_run *r, int64_t off, int64_t rows)
@@ -118,19 +124,16 @@ static int some_rows(lf_pass *p, const lf_run *r, int64_t off, int64_t rows)
     const lf_logits_want *want = &p->engine->setup.logits;
     int64_t pos = r->pos0 + off, vocab = p->model->vocab;
 
+    lf_out_settled(p);
     if (logits_of(p, streams_at(p, r->row0 + off), rows))
         return -1;
     if (p->engine->topo->grid.tp_rank != 0)
         return 0;
-    if (want->all)
-        out(p, r->seq, LF_LOGITS_ALL, pos, rows, p->logits, sizeof(float) * (size_t)vocab);
-    if (want->topk) {
+    if (want->topk)
         p->ops->logits_topk(p->dev, p->top_ids, p->top_values, p->logits, rows, vocab, want->topk);
-        out(p, r->seq, LF_LOGITS_TOPK_IDS, pos, rows, p->top_ids, 4 * (size_t)want->topk);
-        out(p, r->seq, LF_LOGITS_TOPK_VALUES, pos, rows, p->top_values, 4 * (size_t)want->topk);
-    }
     if (want->logprob)
         logprobs(p, r->seq, pos, rows);
+    rows_to_sink(p, r->seq, pos, rows);
     return 0;
 }
 

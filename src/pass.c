@@ -410,7 +410,7 @@ int lf_pass_open(lf_pass *p, lf_engine *e, int n, const lf_prompt *prompts, cons
     free(lengths);
     make_tiles(p);
     ask_all(&w, p);
-    if (take_all(p, &w) || reserve(p))
+    if (take_all(p, &w) || reserve(p) || lf_out_open(p))
         return -1;
     put_rows(p);
     return 0;
@@ -421,6 +421,7 @@ void lf_pass_close(lf_pass *p)
     if (!p->engine)
         return;
     unshare(p);
+    lf_out_close(p);
     *p = (lf_pass){ 0 };
 }
 
@@ -448,6 +449,28 @@ void lf_pass_phase(lf_pass *p, lf_phase phase)
 {
     p->ops->stamp(p->dev, &p->seconds[p->phase], lf_phase_name(phase));
     p->phase = phase;
+}
+
+void lf_exchange_begin(lf_pass *p)
+{
+    p->ops->stamp(p->dev, &p->seconds[p->phase], lf_phase_name(LF_PHASE_COMMUNICATION));
+    p->ops->mark(p->dev, LF_MARK_FORK);
+    p->ops->use(p->dev, LF_QUEUE_EXCHANGE);
+    p->ops->after(p->dev, LF_MARK_FORK);
+}
+
+void lf_exchange_end(lf_pass *p, int mark)
+{
+    p->ops->mark(p->dev, mark);
+    p->ops->use(p->dev, LF_QUEUE_COMPUTE);
+    p->ops->stamp(p->dev, &p->seconds[LF_PHASE_COMMUNICATION], lf_phase_name(p->phase));
+}
+
+void lf_exchange_await(lf_pass *p, int mark)
+{
+    p->ops->stamp(p->dev, &p->seconds[p->phase], lf_phase_name(LF_PHASE_COMMUNICATION));
+    p->ops->after(p->dev, mark);
+    p->ops->stamp(p->dev, &p->seconds[LF_PHASE_COMMUNICATION], lf_phase_name(p->phase));
 }
 
 void *lf_pass_host(lf_pass *p, size_t bytes)

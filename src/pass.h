@@ -10,11 +10,23 @@
 #ifndef LF_PASS_H
 #define LF_PASS_H
 
+#include "out.h"
 #include "prefill.h"
 #include "shard.h"
 #include "weight.h"
 
 enum { LF_HEAD_TILE = 128 };               /* rows of logits made at once */
+
+/* Marks (dev.h).  Named after what is done when they are reached. */
+enum {
+    LF_MARK_FORK,                          /* compute: what the exchange that follows sends */
+    LF_MARK_FINISHED,                      /* compute: what out.c copies */
+    LF_MARK_OUT,                           /* output, two of them: a half is in host memory */
+    LF_MARK_HALO = LF_MARK_OUT + 2,        /* exchange: rows and blocks before each run are here */
+    LF_MARK_INDEX, LF_MARK_MAIN,           /* exchange: all ranks' packed entries */
+    LF_MARK_CHOICE,                        /* exchange: the chosen rows of all tp ranks' tokens */
+    LF_MARK_SUM                            /* exchange: the output projection, summed over tp */
+};
 
 typedef struct lf_piece {
     int run;
@@ -54,10 +66,12 @@ struct lf_engine {
     lf_weights weights;
     void *arena;                           /* device memory of passes: taken when one needs more, kept for the next */
     size_t arena_bytes;
+    void *out_host;                        /* pinned memory of out.c, the same way */
+    size_t out_bytes;
     lf_row_fmt row_fmt, index_fmt;         /* how finished entries travel between ranks, and are rounded */
 };
 
-typedef struct lf_pass {
+struct lf_pass {
     lf_engine *engine;
     lf_dev *dev;
     const lf_dev_ops *ops;
@@ -92,7 +106,8 @@ typedef struct lf_pass {
     float *all_index_w, *part_lse, *parts_lse, *cand_score, *cands_score;
     int32_t *all_sel, *cand, *cands;       /* [pcp T, k]; [pcp, 2, T, k]; [2 pcp, T, k] */
 
-    uint8_t *file_rows;                    /* a tile of rows as the file has them */
+    uint8_t *file_rows;                    /* a tile of rows as the file has them; of the output queue */
+    lf_out out;
 
     /* One tile's workspace. */
     lf_act *y, *z, *q, *o, *o_lat, *t;     /* [T, D] twice, [T, H d] twice, [T, G O], [T, max(d, D)] */
@@ -114,7 +129,7 @@ typedef struct lf_pass {
 
     double *seconds;                       /* [LF_PHASES] */
     lf_phase phase;
-} lf_pass;
+};
 
 /* Shares, tiles, buffers: every byte of the device that the pass uses, out of the engine's arena. */
 int lf_pass_open(lf_pass *p, lf_engine *e, int n, const lf_prompt *prompts, const lf_sink *sink, double *seconds,
@@ -168,10 +183,18 @@ void lf_probe_tile(lf_pass *p, int layer, const lf_tile *t);
 int lf_attention_sublayer(lf_pass *p, int layer);
 int lf_moe_sublayer(lf_pass *p, int layer);
 
+/* Exchanges beside the compute queue.  begin: what follows goes to the exchange queue, after all that the compute queue
+ * was given.  end: marks it and goes back to the compute queue, in the phase before.  await: the compute queue needs
+ * it now; how long it waits for that counts as communication. */
+void lf_exchange_begin(lf_pass *p);
+void lf_exchange_end(lf_pass *p, int mark);
+void lf_exchange_await(lf_pass *p, int mark);
+
 /* The compressors (compressor.c). */
 void lf_compress_tile(lf_pass *p, int layer, const lf_tile *tile, int index);
 void lf_compress_heads(lf_pass *p, int layer, int index);              /* the first block of each run, after the halo */
-int lf_compress_exchange(lf_pass *p, int layer, int index);            /* all-gather the finished rows */
+int lf_compress_gather(lf_pass *p, int layer, int index);              /* every rank's finished rows, packed; */
+void lf_compress_unpack(lf_pass *p, int layer, int index);             /* in their places, when they have come */
 int lf_halo_exchange(lf_pass *p, int layer);
 
 /* What the finished layer leaves behind, to the sink (state.c). */

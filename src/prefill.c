@@ -50,6 +50,7 @@ void lf_engine_close(lf_engine *e)
     if (!e)
         return;
     e->dev->ops->give(e->dev, e->arena);
+    e->dev->ops->host_give(e->dev, e->out_host);
     lf_weights_free(&e->weights);
     free(e);
 }
@@ -65,10 +66,9 @@ static int layers(lf_pass *p)
     for (int layer = 0; layer < p->model->layers; layer++) {
         if (lf_attention_sublayer(p, layer))
             return lf_fail_in(p->err, "layer %d, attention", layer);
-        lf_state_hand_over(p, layer);
         if (lf_moe_sublayer(p, layer))
             return lf_fail_in(p->err, "layer %d, experts", layer);
-        p->sink->layer_done(p->sink->ctx, layer);
+        lf_out_drain(p, 0);
     }
     return 0;
 }
@@ -98,6 +98,8 @@ int lf_engine_run(lf_engine *e, int n, const lf_prompt *prompts, const lf_sink *
         sink->first_token(sink->ctx);
         bad = lf_head_all(&p);
     }
+    if (!bad)
+        lf_out_drain(&p, 1);
     e->dev->ops->stamp(e->dev, &seconds[p.phase], NULL);
     e->dev->ops->at(e->dev, -1, -1);
     if (e->dev->ops->sync(e->dev, bad ? &later : err))

@@ -7,16 +7,7 @@
  */
 #include "pass.h"
 
-static void to_sink(lf_pass *p, int seq, int layer, lf_kv_part part, int64_t row0, int64_t rows, const void *src,
-                    size_t bytes)
-{
-    void *host = lf_pass_host(p, bytes);
-
-    p->ops->get(p->dev, host, src, bytes);
-    p->sink->rows(p->sink->ctx, seq, layer, part, row0, rows, host, bytes);
-}
-
-/* Activation rows, a tile at a time, in the file's format. */
+/* Activation rows, a tile at a time, in the file's format; packed on the output queue, which alone uses file_rows. */
 static void rows_out(lf_pass *p, int seq, int layer, lf_kv_part part, int64_t row0, int64_t rows, const lf_act *x,
                      int64_t width)
 {
@@ -27,7 +18,7 @@ static void rows_out(lf_pass *p, int seq, int layer, lf_kv_part part, int64_t ro
     for (int64_t at = 0, n; at < rows; at += n) {
         n = lf_min(p->tile_rows, rows - at);
         p->ops->row_pack(p->dev, p->file_rows, lf_act_at(p->dev, x, at * width), n, width, fmt, transformed);
-        to_sink(p, seq, layer, part, row0 + at, n, p->file_rows, bytes * (size_t)n);
+        lf_out_rows(p, seq, layer, part, row0 + at, n, p->file_rows, bytes * (size_t)n);
     }
 }
 
@@ -59,8 +50,8 @@ static void floats_out(lf_pass *p, int seq, int layer, lf_kv_part part, const fl
 
     if (rows == 0)
         return;
-    to_sink(p, seq, layer, part, 0, rows, u, bytes);
-    to_sink(p, seq, layer, part + 1, 0, rows, g, bytes);       /* gates follow values in lf_kv_part */
+    lf_out_rows(p, seq, layer, part, 0, rows, u, bytes);
+    lf_out_rows(p, seq, layer, part + 1, 0, rows, g, bytes);       /* gates follow values in lf_kv_part */
 }
 
 /* The open block, and for ratio 4 the first channels of the block before it, which may lie on another rank. */
@@ -81,23 +72,25 @@ static void state_out(lf_pass *p, int layer, int run, const lf_pool *k, lf_kv_pa
                k->width);
 }
 
-void lf_state_hand_over(lf_pass *p, int layer)
+static void run_out(lf_pass *p, int layer, int run)
 {
     lf_kind kind = p->model->kind[layer];
 
-    if (p->engine->topo->grid.tp_rank != 0)
+    window_out(p, layer, &p->mine->run[run]);
+    if (kind == LF_SWA)
         return;
-    lf_pass_phase(p, LF_PHASE_WRITE_WAIT);
-    for (int i = 0; i < p->mine->runs; i++) {
-        const lf_run *r = &p->mine->run[i];
-        window_out(p, layer, r);
-        if (kind == LF_SWA)
-            continue;
-        entries_out(p, layer, i, &p->main, LF_PART_COMPRESSED);
-        state_out(p, layer, i, &p->main, LF_PART_MAIN_OPEN_KV, LF_PART_MAIN_PREV_KV);
-        if (kind != LF_C4)
-            continue;
-        entries_out(p, layer, i, &p->index, LF_PART_INDEX);
-        state_out(p, layer, i, &p->index, LF_PART_INDEX_OPEN_KV, LF_PART_INDEX_PREV_KV);
-    }
+    entries_out(p, layer, run, &p->main, LF_PART_COMPRESSED);
+    state_out(p, layer, run, &p->main, LF_PART_MAIN_OPEN_KV, LF_PART_MAIN_PREV_KV);
+    if (kind != LF_C4)
+        return;
+    entries_out(p, layer, run, &p->index, LF_PART_INDEX);
+    state_out(p, layer, run, &p->index, LF_PART_INDEX_OPEN_KV, LF_PART_INDEX_PREV_KV);
+}
+
+void lf_state_hand_over(lf_pass *p, int layer)
+{
+    lf_out_begin(p);
+    for (int i = 0; p->engine->topo->grid.tp_rank == 0 && i < p->mine->runs; i++)
+        run_out(p, layer, i);
+    lf_out_end(p, layer);
 }

@@ -174,12 +174,29 @@ static int cpu_weight(lf_dev *d, lf_weight *w, const void *data, size_t bytes, c
     return 0;
 }
 
+/* Not counted as device memory, which is the same kind here: a GPU does not count it either. */
+static int cpu_host_take(lf_dev *d, void **out, size_t bytes, const char *what, lf_err *err)
+{
+    char text[24];
+
+    (void)d;
+    *out = aligned_alloc(64, (bytes + 64) / 64 * 64);
+    return *out ? 0 : lf_fail(err, "no host memory for %s: %s could not be had", what,
+                              lf_human_bytes(text, (double)bytes));
+}
+
+static void cpu_host_give(lf_dev *d, void *p)
+{
+    (void)d;
+    free(p);
+}
+
 static const lf_dev_ops cpu_ops = {
     .name = "cpu", .close = cpu_close,
     .take = cpu_take, .give = cpu_give, .put = cpu_copy, .get = cpu_copy, .copy = cpu_copy,
     .copy_rows = cpu_copy_rows, .gather = cpu_gather, .fill = cpu_fill, .sync = cpu_sync,
     .stamp = cpu_stamp, .use = cpu_use, .mark = cpu_mark, .after = cpu_mark, .wait = cpu_mark, .past = cpu_past,
-    .host_take = cpu_take, .host_give = cpu_give, .fetch = cpu_copy,
+    .host_take = cpu_host_take, .host_give = cpu_host_give, .fetch = cpu_copy,
     .at = cpu_at, .weight = cpu_weight,
     .made_up = lf_cpu_made_up,
     .gemm = lf_cpu_gemm, .embed = lf_cpu_embed,
