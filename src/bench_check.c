@@ -107,14 +107,13 @@ int lf_bench_check(lf_bench *b, int *code, lf_err *err)
     lf_job *j = &b->job;
     const char *dir = j->o->model;
 
-    *code = LF_EXIT_FAILED;
+    *code = LF_EXIT_USAGE;
     if (lf_model_read(&j->model, dir, err))
         return -1;
     if (j->o->weights == LF_WEIGHTS_REAL &&
         (lf_checkpoint_open(&j->checkpoint, dir, err) ||
          lf_inventory_check(&j->model, j->checkpoint, &j->inventory, err)))
         return lf_fail_in(err, "--weights dummy needs only config.json");
-    *code = LF_EXIT_USAGE;
     if (lists_check(b, err))
         return -1;
     *code = LF_EXIT_FAILED;

@@ -83,6 +83,18 @@ static json_t *grid_json(const lf_plan_grid *g)
     return o;
 }
 
+static json_t *smallest_json(const lf_plan *p)
+{
+    lf_plan_grid g;
+    int none = lf_plan_smallest(p, &g);
+    json_t *o = sizes_json(&g.grid);
+
+    set_bytes(o, "ranks", g.grid.ep);
+    set_bytes(o, "device_bytes", g.device_bytes);
+    json_object_set_new(o, "fits", json_boolean(!none));
+    return o;
+}
+
 static json_t *plan_json(const lf_plan *p, const lf_plan_grid *g, int n)
 {
     json_t *o = model_json(p), *grids = json_array();
@@ -96,6 +108,7 @@ static json_t *plan_json(const lf_plan *p, const lf_plan_grid *g, int n)
     set_bytes(o, "memory", p->memory);
     json_object_set_new(o, "grids", grids);
     json_object_set_new(o, "recommended", best < 0 ? json_null() : sizes_json(&g[best].grid));
+    json_object_set_new(o, "smallest", best < 0 ? smallest_json(p) : json_null());
     return o;
 }
 
@@ -104,6 +117,11 @@ static json_t *plan_json(const lf_plan *p, const lf_plan_grid *g, int n)
 static const char *human(char buf[24], json_t *o, const char *key)
 {
     return lf_human_bytes(buf, json_number_value(json_object_get(o, key)));
+}
+
+static int whole(json_t *o, const char *key)
+{
+    return (int)json_integer_value(json_object_get(o, key));
 }
 
 static void model_text(FILE *out, json_t *o)
@@ -135,14 +153,22 @@ static void grid_text(FILE *out, json_t *g)
     json_t *pass = json_object_get(g, "pass");
     char buf[24];
 
-    fprintf(out, "  %4lld x %3lld x %3lld %11s", (long long)json_integer_value(json_object_get(g, "dp")),
-            (long long)json_integer_value(json_object_get(g, "pcp")),
-            (long long)json_integer_value(json_object_get(g, "tp")), human(buf, g, "weight_bytes"));
+    fprintf(out, "  %4d x %3d x %3d %11s", whole(g, "dp"), whole(g, "pcp"), whole(g, "tp"),
+            human(buf, g, "weight_bytes"));
     fprintf(out, " %11s", human(buf, g, "expanded_bytes"));
     fprintf(out, " %11s", human(buf, g, "kernel_bytes"));
     for (int i = 0; i < LF_MEMORY_KINDS; i++)
         fprintf(out, " %11s", human(buf, pass, lf_memory_name((lf_memory_kind)i)));
     fprintf(out, " %11s  %s\n", human(buf, g, "device_bytes"), json_is_true(json_object_get(g, "fits")) ? "yes" : "no");
+}
+
+static void smallest_text(FILE *out, json_t *g)
+{
+    char buf[24];
+
+    fprintf(out, json_is_true(json_object_get(g, "fits")) ? "none fits; %d ranks would, as %d x %d x %d with %s each\n"
+            : "none fits, nor does any other grid; least is taken by %d ranks, as %d x %d x %d with %s each\n",
+            whole(g, "ranks"), whole(g, "dp"), whole(g, "pcp"), whole(g, "tp"), human(buf, g, "device_bytes"));
 }
 
 static void grids_text(FILE *out, json_t *o)
@@ -162,14 +188,11 @@ static void grids_text(FILE *out, json_t *o)
     json_array_foreach(json_object_get(o, "grids"), i, v)
         grid_text(out, v);
     if (json_is_null(best))
-        fprintf(out, "none fits: more ranks share experts and tokens\n");
+        smallest_text(out, json_object_get(o, "smallest"));
     else
         fprintf(out,
-                "recommended: %lld x %lld x %lld, of those that fit the one with the smallest tp, then the largest "
-                "pcp\n",
-                (long long)json_integer_value(json_object_get(best, "dp")),
-                (long long)json_integer_value(json_object_get(best, "pcp")),
-                (long long)json_integer_value(json_object_get(best, "tp")));
+                "recommended: %d x %d x %d, of those that fit the one with the smallest tp, then the largest pcp\n",
+                whole(best, "dp"), whole(best, "pcp"), whole(best, "tp"));
 }
 
 /* ---- the command ---- */
@@ -264,9 +287,9 @@ int lf_cmd_plan(const lf_options *o, lf_err *err)
     lf_model m;
 
     if (lf_model_read(&m, o->model, err))
-        return LF_EXIT_FAILED;
+        return LF_EXIT_USAGE;
     int bad = (has_weights(o->model) && lf_checkpoint_open(&c, o->model, err)) || plan_run(o, &m, c, err);
     lf_checkpoint_close(c);
     lf_model_free(&m);
-    return bad ? LF_EXIT_FAILED : LF_EXIT_DONE;
+    return bad ? LF_EXIT_USAGE : LF_EXIT_DONE;             /* nothing else can go wrong */
 }

@@ -15,7 +15,7 @@
 enum {
     LF_EXIT_DONE = 0,
     LF_EXIT_FAILED = 1,                    /* the run failed */
-    LF_EXIT_USAGE = 2,                     /* the command line, or the prompts file */
+    LF_EXIT_USAGE = 2,                     /* the command line, the model's files or the prompts */
     LF_EXIT_SOME_FAILED = 3,               /* finished, some prompts failed: see results.jsonl */
     LF_EXIT_AGAIN = 75                     /* stopped early: run the same command again */
 };

@@ -158,3 +158,23 @@ int lf_plan_choose(const lf_plan_grid *g, int n)
             return i;
     return -1;
 }
+
+/* What dp groups there are changes nothing for a rank. */
+int lf_plan_smallest(const lf_plan *p, lf_plan_grid *g)
+{
+    lf_plan_grid one = { 0 };
+    lf_err err;
+
+    g->device_bytes = -1;
+    for (int ranks = 1; ranks <= p->model->experts; ranks++)
+        for (int tp = 1; tp <= ranks && p->model->experts % ranks == 0; tp++) {
+            if (ranks % tp || lf_grid_make(&one.grid, p->model, ranks, 0, 1, ranks / tp, tp, &err))
+                continue;
+            lf_plan_grid_size(p, &one);
+            if (g->device_bytes < 0 || one.fits || one.device_bytes < g->device_bytes)
+                *g = one;
+            if (one.fits)
+                return 0;
+        }
+    return -1;
+}

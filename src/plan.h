@@ -74,5 +74,8 @@ int lf_plan_grids(const lf_plan *p, lf_plan_grid **out);
 /* The first that fits, or -1: rows that travel are small and experts are spread over pcp and tp alike, so tp,
  * which adds sums of activations, is taken only when the prompt does not fit otherwise. */
 int lf_plan_choose(const lf_plan_grid *g, int n);
+/* The fewest ranks that one prompt fits on, as the grid that is chosen of theirs.  More ranks than experts cannot share
+ * one: -1 when it fits on no grid at all; then *g is the one that takes least. */
+int lf_plan_smallest(const lf_plan *p, lf_plan_grid *g);
 
 #endif

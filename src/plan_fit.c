@@ -10,8 +10,6 @@
 /* Kernels that are loaded with their first call, NCCL's buffers. */
 #define LIBRARY_BYTES ((int64_t)512 << 20)
 
-enum { MOST_RANKS = 64 };
-
 static void describe(lf_plan *p, const lf_fit *f)
 {
     p->numerics = f->dev->numerics;
@@ -40,22 +38,20 @@ static void fullest(lf_plan *p, const lf_fit *f, int64_t passes, const int *n, c
     }
 }
 
-/* The smallest number of ranks that would do for the longest prompt. */
+/* The smallest grid that would do for the longest prompt, as part of all ranks where they can be shared out so. */
 static char *advice(lf_plan *p, const lf_fit *f, int64_t longest)
 {
-    char *text = NULL;
+    int all = f->grid.dp * f->grid.ep;
+    lf_plan_grid g;
+    char each[24];
 
     p->lengths = NULL;
     p->length = longest;
-    for (p->ranks = 2 * f->grid.ep; p->ranks <= MOST_RANKS && !text; p->ranks *= 2) {
-        lf_plan_grid *g;
-        int n = lf_plan_grids(p, &g), best = lf_plan_choose(g, n);
-        if (best >= 0)
-            text = lf_printf("%d ranks fit as %d x %d x %d", p->ranks, g[best].grid.dp, g[best].grid.pcp,
-                             g[best].grid.tp);
-        free(g);
-    }
-    return text ? text : lf_printf("no grid of up to %d ranks fits", MOST_RANKS);
+    int none = lf_plan_smallest(p, &g), ep = g.grid.pcp * g.grid.tp, dp = all % ep || none ? 1 : all / ep;
+    lf_human_bytes(each, (double)g.device_bytes);
+    if (none)
+        return lf_printf("no grid fits, least takes 1 x %d x %d with %s", g.grid.pcp, g.grid.tp, each);
+    return lf_printf("%d ranks fit as %d x %d x %d with %s each", dp * ep, dp, g.grid.pcp, g.grid.tp, each);
 }
 
 static int refuse(lf_plan *p, const lf_fit *f, const lf_plan_grid *g, int64_t tokens, int64_t left, lf_err *err)

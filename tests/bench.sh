@@ -107,7 +107,7 @@ refused 2 "positions" 1 --lengths 3m
 refused 2 "from 1 to 1000" 1 --repeat 0
 mkdir "$dir/m" && cp "$tiny/config.json" "$dir/m"
 "$longfill" bench -m "$dir/m" --device cpu --lengths 9 --repeat 1 >"$dir/out" 2>"$dir/err"
-[ $? -eq 1 ] && [ ! -s "$dir/out" ] && grep -q "dummy needs only config.json" "$dir/err"
+[ $? -eq 2 ] && [ ! -s "$dir/out" ] && grep -q "dummy needs only config.json" "$dir/err"
 result $? "without weights: refused, naming --weights dummy"
 "$longfill" bench -m "$dir/m" --device cpu --lengths 9 --repeat 1 --weights dummy >"$dir/out" 2>"$dir/err" &&
     [ -s "$dir/out" ] && [ "$(ls "$dir/m")" = config.json ]

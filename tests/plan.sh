@@ -64,6 +64,17 @@ done
 flash --ranks 1 -l 1m
 [ "$(grep -c '"recommended": null' "$dir/out")" -eq 1 ]
 result $? "on one GPU nothing is recommended"
+would=$(tr -d ' \n' <"$dir/out" | sed -n \
+    's/.*"smallest":{"dp":1,"pcp":2,"tp":1,"ranks":2,"device_bytes":\([0-9]*\),"fits":true}.*/\1/p')
+flash --grid 1x2x1 -l 1m
+[ -n "$would" ] && grep -q "^ *\"device_bytes\": $would,\$" "$dir/out" && grep -q '"smallest": null' "$dir/out"
+result $? "two would do, with what their own plan says: ${would:-nothing}"
+"$longfill" plan -m "$dir/flash" --grid 1x1x4 -l 1m --memory 70g >"$dir/out" 2>"$dir/err" &&
+    grep -q "^none fits; 4 ranks would, as 1 x 4 x 1 with [0-9.]* GiB each$" "$dir/out"
+result $? "another grid of as many ranks is told, in words"
+"$longfill" plan -m "$dir/flash" --ranks 8 --memory 1g >"$dir/out" 2>"$dir/err" &&
+    grep -q "^none fits, nor does any other grid; least is taken by [0-9]* ranks, as 1 x [0-9]* x [0-9]* with " "$dir/out"
+result $? "what fits nowhere is said to"
 flash --ranks 6
 [ "$(recommended)" = 3x2x1 ]
 result $? "6 ranks: 256 experts go over 2, not 3 or 6; the rest takes other prompts"
@@ -82,10 +93,10 @@ cp "$dir/flash/config.json" "$dir/config.json"
     grep -q '"weight_bytes": 15[0-9]*,' "$dir/out"
 result $? "config.json alone is planned as released"
 flash --grid 1x3x1
-[ $? -eq 1 ] && grep -q "does not divide" "$dir/err" && [ ! -s "$dir/out" ]
-result $? "a grid that does not divide the model is refused"
+[ $? -eq 2 ] && grep -q "does not divide" "$dir/err" && [ ! -s "$dir/out" ]
+result $? "a grid that does not divide the model is refused, as prefill does"
 flash --grid 1x3
-[ $? -eq 1 ] && grep -q "is not a grid" "$dir/err"
+[ $? -eq 2 ] && grep -q "is not a grid" "$dir/err"
 result $? "so is what is not a grid"
 flash --grid 1x2x1 --ranks 2
 [ $? -eq 2 ] && grep -q "exclude each other" "$dir/err"

@@ -42,7 +42,7 @@ refused 2 "--frontier is not in this version" prefill -m M -i I -o O --frontier 
 refused 2 "did you mean --numerics?" prefill -m M -i I -o O --numeric exact
 refused 2 "info needs FILE" info
 refused 2 "exclude each other" verify -v -q x
-refused 1 "$dir/none" plan -m "$dir/none"
+refused 2 "$dir/none" plan -m "$dir/none"
 
 OMPI_COMM_WORLD_RANK=3 "$longfill" prefill >"$dir/out" 2>"$dir/err"
 [ $? -eq 2 ] && [ ! -s "$dir/err" ]
@@ -75,6 +75,6 @@ result $? "and its groups add up to them"
 [ "$(number length)" = 300 ]
 result $? "plan takes the length"
 printed "for each token more" plan -m "$dir/nano"
-refused 1 "positions" plan -m "$dir/nano" -l 4g
+refused 2 "positions" plan -m "$dir/nano" -l 4g
 
 results

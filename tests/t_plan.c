@@ -1,0 +1,118 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The smallest number of ranks that a prompt fits on, and what a run that does not fit is told, on a device that says
+ * how much it has and does nothing else.
+ */
+#include "tap.h"
+#include "plan_fit.h"
+#include "synth.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static int64_t room;
+
+static int64_t left(lf_dev *d)
+{
+    (void)d;
+    return room;
+}
+
+static lf_model flash(void)
+{
+    lf_synth_options o = { .preset = "flash" };
+    lf_model m = { 0 };
+    lf_err err = { "" };
+    char *text = NULL;
+
+    TAP_CHECK(!lf_synth_config(&o, &text, &err) && !lf_model_parse(&m, text, strlen(text), "config.json", &err),
+              "the released geometry %s", err.text);
+    free(text);
+    return m;
+}
+
+static void question(lf_plan *p, const lf_model *m, int64_t length, int64_t memory)
+{
+    lf_err err = { "" };
+
+    TAP_CHECK(!lf_plan_open(p, m, NULL, &err), "a plan %s", err.text);
+    p->numerics = LF_RELEASED;
+    p->act_bytes = 2;
+    p->made_up = 1;
+    p->length = length;
+    p->memory = memory;
+}
+
+/* Every grid of every number of ranks, from one on. */
+static int fewest(lf_plan *p, int most)
+{
+    int found = 0;
+
+    for (p->ranks = 1; p->ranks <= most && !found; p->ranks++) {
+        lf_plan_grid *g;
+        int n = lf_plan_grids(p, &g);
+        found = lf_plan_choose(g, n) >= 0 ? p->ranks : 0;
+        free(g);
+    }
+    return found;
+}
+
+static void test_smallest(const lf_model *m)
+{
+    static const int64_t memory[] = { 200, 139, 80, 55, 40, 30 };
+    lf_plan_grid g;
+    lf_plan p;
+    int bad = 0, last = 0, grew = 0;
+
+    question(&p, m, 1 << 17, 0);
+    for (int i = 0; i < 6; i++) {
+        p.memory = memory[i] << 30;
+        int none = lf_plan_smallest(&p, &g);
+        TAP_QUIET(bad, !none && g.grid.dp == 1 && g.grid.ep == fewest(&p, 32) && g.fits && g.device_bytes <= p.memory,
+                  "%lld GiB: %d ranks", (long long)memory[i], g.grid.ep);
+        grew += g.grid.ep > last;
+        last = g.grid.ep;
+    }
+    TAP_CHECK(!bad && grew >= 4, "the smallest is that of all grids of all numbers of ranks");
+    p.memory = 1 << 30;
+    TAP_CHECK(lf_plan_smallest(&p, &g) && !g.fits && g.device_bytes > p.memory && g.grid.ep > 1, "or there is none");
+    lf_plan_free(&p);
+}
+
+/* The same sizes as in a plan, for `world` ranks that were started as 1 x 1 x 1 each. */
+static void test_refused(const lf_model *m, int world, int64_t tokens, const char *words)
+{
+    lf_dev_ops ops = { .left = left };
+    lf_dev dev = { .ops = &ops, .model = m, .numerics = LF_RELEASED, .act_bytes = 2, .name = "a device" };
+    lf_fit f = { .model = m, .dev = &dev };
+    lf_plan_grid most = { 0 };
+    lf_err err = { "" };
+    int n = 1;
+
+    TAP_CHECK(!lf_grid_make(&f.grid, m, world, 0, world, 1, 1, &err), "%d ranks %s", world, err.text);
+    TAP_CHECK(lf_plan_fits(&f, 1, &n, &tokens, &err) && strstr(err.text, words) && strstr(err.text, "a device"),
+              "%d ranks, %lld tokens: %s", world, (long long)tokens, err.text);
+    int bad = lf_plan_fullest(&f, 1, &n, &tokens, &most, &err);
+    TAP_CHECK(!bad && most.device_bytes > lf_plan_left(&dev), "they need %lld bytes", (long long)most.device_bytes);
+    int64_t had = room;
+    room = 1000ll << 30;
+    TAP_CHECK(!lf_plan_fits(&f, 1, &n, &tokens, &err) && lf_plan_left(&dev) < room, "with a TiB they fit");
+    ops.left = NULL;
+    TAP_CHECK(!lf_plan_fits(&f, 1, &n, &tokens, &err) && lf_plan_left(&dev) == -1, "who does not say takes all");
+    room = had;
+}
+
+int main(void)
+{
+    lf_model m = flash();
+
+    test_smallest(&m);
+    room = 139ll << 30;
+    test_refused(&m, 1, 1 << 20, "2 ranks fit as 1 x 2 x 1 with ");
+    test_refused(&m, 4, 1 << 20, "4 ranks fit as 2 x 2 x 1 with ");
+    test_refused(&m, 3, 1 << 20, "2 ranks fit as 1 x 2 x 1 with ");
+    room = 2ll << 30;
+    test_refused(&m, 1, 1 << 20, "no grid fits, least takes 1 x ");
+    lf_model_free(&m);
+    return tap_done();
+}
