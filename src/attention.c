@@ -5,8 +5,8 @@
  * First sweep over the tiles: whatever a token gives by itself (query latent, window row, compressor rows).  Then the
  * exchange: halos, finished rows.  Second sweep: queries against window and compressed rows, output projection.
  *
- * What hides an exchange: the halo, the first tile's queries; index entries, its index queries; main entries, its choice
- * of rows; the choice over tp, the tile's queries; the sum over tp, the next tile's attention.
+ * What hides an exchange: the halo, the first tile's queries; index entries, its index queries; main entries, its
+ * choice of rows; the choice over tp, the tile's queries; the sum over tp, the next tile's attention.
  */
 #include "pass.h"
 

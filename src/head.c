@@ -116,7 +116,7 @@ static void rows_to_sink(lf_pass *p, int seq, int64_t pos, int64_t rows)
     }
     if (want->logprob)
         lf_out_logits(p, seq, LF_LOGITS_LOGPROB, pos, rows, p->logprob, 4 * n);
-    lf_out_end(p, -1);
+    lf_out_end(p);
 }
 
 static int some_rows(lf_pass *p, const lf_run *r, int64_t off, int64_t rows)

@@ -73,7 +73,7 @@ int lf_out_open(lf_pass *p)
     }
     p->out.bytes = bytes;
     for (int i = 0; i < 2; i++)
-        p->out.half[i] = (lf_out_half){ .host = (char *)e->out_host + (size_t)i * bytes, .layer = -1 };
+        p->out.half[i] = (lf_out_half){ .host = (char *)e->out_host + (size_t)i * bytes };
     return 0;
 }
 
@@ -96,9 +96,6 @@ static void hand_over(lf_pass *p, lf_out_half *h)
         else
             s->rows(s->ctx, x->seq, x->layer, (lf_kv_part)x->part, x->row0, x->rows, h->host + x->at, x->bytes);
     }
-    if (h->layer >= 0)
-        s->layer_done(s->ctx, h->layer);
-    h->layer = -1;
     h->pieces = 0;
     h->used = 0;
 }
@@ -114,17 +111,12 @@ static void empty(lf_pass *p, int half)
     lf_pass_phase(p, before);
 }
 
-static int holds(const lf_out_half *h)
-{
-    return h->pieces > 0 || h->layer >= 0;
-}
-
 /* The older half first. */
 void lf_out_drain(lf_pass *p, int all)
 {
     for (int i = 1; i >= 0; i--) {
         int half = p->out.now ^ i;
-        if (!holds(&p->out.half[half]))
+        if (p->out.half[half].pieces == 0)
             continue;
         if (!all && !p->ops->past(p->dev, LF_MARK_OUT + half))
             return;
@@ -137,7 +129,7 @@ void lf_out_drain(lf_pass *p, int all)
 static void turn(lf_pass *p)
 {
     p->out.now ^= 1;
-    if (holds(&p->out.half[p->out.now]))
+    if (p->out.half[p->out.now].pieces)
         empty(p, p->out.now);
 }
 
@@ -149,9 +141,8 @@ void lf_out_begin(lf_pass *p)
     p->ops->after(p->dev, LF_MARK_FINISHED);
 }
 
-void lf_out_end(lf_pass *p, int layer)
+void lf_out_end(lf_pass *p)
 {
-    p->out.half[p->out.now].layer = layer;
     p->ops->mark(p->dev, LF_MARK_OUT + p->out.now);
     p->ops->use(p->dev, LF_QUEUE_COMPUTE);
 }
@@ -162,7 +153,7 @@ static void add(lf_pass *p, lf_out_piece x, const void *src)
     lf_out_half *h = &p->out.half[p->out.now];
 
     if (h->used + x.bytes > p->out.bytes) {
-        lf_out_end(p, -1);
+        lf_out_end(p);
         lf_out_begin(p);
         h = &p->out.half[p->out.now];
     }

@@ -20,7 +20,6 @@ typedef struct lf_out_half {
     size_t used;
     lf_out_piece *piece;                   /* what lies in it, in order */
     int pieces, room;
-    int layer;                             /* that is done when all of it is handed over; -1: none */
 } lf_out_half;
 
 typedef struct lf_out {
@@ -40,7 +39,7 @@ void lf_out_rows(lf_pass *p, int seq, int layer, lf_kv_part part, int64_t row0, 
                  size_t bytes);
 void lf_out_logits(lf_pass *p, int seq, int kind /* lf_logits_kind */, int64_t row0, int64_t rows, const void *src,
                    size_t bytes);
-void lf_out_end(lf_pass *p, int layer);    /* whose rows these were, or -1 */
+void lf_out_end(lf_pass *p);
 
 /* What the compute queue is given from here on may overwrite what was copied. */
 void lf_out_settled(lf_pass *p);

@@ -69,6 +69,7 @@ static int layers(lf_pass *p)
         if (lf_moe_sublayer(p, layer))
             return lf_fail_in(p->err, "layer %d, experts", layer);
         lf_out_drain(p, 0);
+        p->sink->layer_done(p->sink->ctx, layer);
     }
     return 0;
 }

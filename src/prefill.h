@@ -45,7 +45,7 @@ typedef struct lf_sink {
                  size_t bytes);
     void (*logits)(void *ctx, int seq, lf_logits_kind kind, int64_t row0, int64_t rows, const void *data, size_t bytes);
     void (*first_token)(void *ctx);                   /* last-token logits of every sequence are in host memory */
-    void (*layer_done)(void *ctx, int layer);          /* for progress; after the layer's rows */
+    void (*layer_done)(void *ctx, int layer);          /* for progress: on every rank, in order; rows may come later */
 } lf_sink;
 
 typedef struct lf_engine lf_engine;

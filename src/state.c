@@ -92,5 +92,5 @@ void lf_state_hand_over(lf_pass *p, int layer)
     lf_out_begin(p);
     for (int i = 0; p->engine->topo->grid.tp_rank == 0 && i < p->mine->runs; i++)
         run_out(p, layer, i);
-    lf_out_end(p, layer);
+    lf_out_end(p);
 }
