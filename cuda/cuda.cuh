@@ -250,6 +250,8 @@ void lf_cuda_attention(lf_dev *d, const lf_attn *a);
 void lf_cuda_merge(lf_dev *d, lf_act *out, const lf_act *part, const float *lse, int parts, int64_t m, int heads,
                    const float *sink);
 void lf_cuda_route(lf_dev *d, const lf_route *r);
+void lf_cuda_pairs(lf_dev *d, const lf_pairs *p);
+void lf_cuda_arrivals(lf_dev *d, const lf_arrivals *a);
 void lf_cuda_experts(lf_dev *d, const lf_experts *e);
 void lf_cuda_combine(lf_dev *d, lf_act *out, const lf_act *z, const int32_t *slot, int k, const lf_act *shared,
                      int64_t m);

@@ -150,7 +150,8 @@ static const lf_dev_ops cuda_ops = {
     .row_pack = lf_cuda_row_pack, .row_unpack = lf_cuda_row_unpack,
     .index_topk = lf_cuda_index_topk, .topk_merge = lf_cuda_topk_merge,
     .attention = lf_cuda_attention, .merge = lf_cuda_merge,
-    .route = lf_cuda_route, .experts = lf_cuda_experts, .combine = lf_cuda_combine,
+    .route = lf_cuda_route, .pairs = lf_cuda_pairs, .arrivals = lf_cuda_arrivals, .experts = lf_cuda_experts,
+    .combine = lf_cuda_combine,
     .logits_topk = lf_cuda_logits_topk, .logprob = lf_cuda_logprob,
 };
 

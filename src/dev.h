@@ -137,6 +137,27 @@ typedef struct lf_route {
     const uint32_t *ids;                   /* [m] token ids, used by hash layers */
 } lf_route;
 
+/* The (token, expert) pairs of a choice by expert, in the order of the tokens within one.  m K below 2^31. */
+typedef struct lf_pairs {
+    int32_t *slot;                         /* [m, K] out: the place of pair (t, j) among all */
+    int32_t *token;                        /* [m K] out: the row t of the pair in each place */
+    float *weight;                         /* [m K] out, place by place */
+    int32_t *count;                        /* [experts] out: pairs of each */
+    const int32_t *expert;                 /* [m, K], in 0 .. experts-1 */
+    const float *of;                       /* [m, K]: the weights */
+    int64_t m;
+    int k, experts;
+} lf_pairs;
+
+/* What came lies sender by sender and expert by expert within one: its places by expert, senders in their order within
+ * one.  received = the sum of the counts, below 2^31. */
+typedef struct lf_arrivals {
+    int32_t *src;                          /* [received] out: place by expert -> place in what came */
+    int32_t *home;                         /* [received] out: the inverse */
+    const int64_t *count;                  /* HOST memory [senders, experts]; not looked at after the call */
+    int senders, experts;
+} lf_arrivals;
+
 /* One batch of (token, expert) pairs on the rank that owns the experts.  Pairs sorted by expert. */
 typedef struct lf_experts {
     lf_act *out;                           /* [pairs, D], in pair order */
@@ -278,6 +299,8 @@ typedef struct lf_dev_ops {
                   const float *sink);
 
     void (*route)(lf_dev *d, const lf_route *r);
+    void (*pairs)(lf_dev *d, const lf_pairs *p);
+    void (*arrivals)(lf_dev *d, const lf_arrivals *a);
     void (*experts)(lf_dev *d, const lf_experts *e);
     /* out[t] = sum over slots j, in their order, of z[slot[t*K + j]], plus shared[t]; rounded. */
     void (*combine)(lf_dev *d, lf_act *out, const lf_act *z, const int32_t *slot, int k, const lf_act *shared,

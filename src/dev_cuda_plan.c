@@ -141,6 +141,16 @@ size_t lf_cuda_sort_scratch(int64_t rows, int64_t vocab, int k)
     return n > LF_CUDA_SORT ? 8 * (size_t)(rows * n) : 0;
 }
 
+size_t lf_cuda_pairs_scratch(int64_t pairs, int64_t experts)
+{
+    return sizeof(int32_t) * (size_t)(lf_ceil_div(pairs, LF_CUDA_PAIRS) * experts);
+}
+
+size_t lf_cuda_arrivals_scratch(int64_t senders, int64_t experts)
+{
+    return 2 * sizeof(int32_t) * (size_t)(senders * experts);
+}
+
 /* ---- all of it ---- */
 
 static void most(size_t *slot, lf_cuda_slot which, int64_t bytes)
@@ -258,6 +268,8 @@ void lf_cuda_room(size_t slot[LF_SCRATCH_SLOTS], const lf_dev *d, const lf_dev_l
     }
     most(slot, LF_SCRATCH_A, (int64_t)lf_cuda_sort_scratch(l->logit_rows, m->vocab, l->logit_topk));
     most(slot, LF_SCRATCH_ROUTE, 4 * l->routed * m->experts);
+    most(slot, LF_SCRATCH_A, (int64_t)lf_cuda_pairs_scratch(l->routed * m->experts_per_tok, m->experts));
+    most(slot, LF_SCRATCH_A, (int64_t)lf_cuda_arrivals_scratch(1, m->experts));       /* of all senders together */
 }
 
 static int64_t grains(size_t bytes)

@@ -30,6 +30,7 @@ enum {
     LF_CUDA_EXPERT_ROWS = 65536,           /* of a batch of experts' pairs in fp8 */
     LF_CUDA_EXPERT_PLAIN = 8192,           /* pairs of an expert that go through gemm at a time */
     LF_CUDA_SEGMENT = 32,                  /* bytes of one expert's description in a batch */
+    LF_CUDA_PAIRS = 1024,                  /* pairs that one block sorts */
     LF_CUDA_HC_PIECE = 2048,               /* columns of mixing weights that are summed at a time */
     LF_CUDA_SCORES = 256 << 20,            /* bytes of index scores at a time, but one query's at least */
     LF_CUDA_SCORE_QUERIES = 1 << 16,
@@ -89,6 +90,8 @@ size_t lf_cuda_topk_scratch(int64_t queries, int64_t rows);
 /* Keys and queries of index_topk as e4m3, where the device folds them (index_fold.cu); 0: it does not. */
 size_t lf_cuda_index_fold_scratch(const lf_dev *d, int64_t queries, int64_t rows);
 size_t lf_cuda_sort_scratch(int64_t rows, int64_t vocab, int k);       /* of logits_topk */
+size_t lf_cuda_pairs_scratch(int64_t pairs, int64_t experts);
+size_t lf_cuda_arrivals_scratch(int64_t senders, int64_t experts);     /* experts: of one rank */
 
 /* ---- all of it ---- */
 

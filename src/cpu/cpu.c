@@ -207,7 +207,8 @@ static const lf_dev_ops cpu_ops = {
     .row_pack = lf_cpu_row_pack, .row_unpack = lf_cpu_row_unpack,
     .index_topk = lf_cpu_index_topk, .topk_merge = lf_cpu_topk_merge,
     .attention = lf_cpu_attention, .merge = lf_cpu_merge,
-    .route = lf_cpu_route, .experts = lf_cpu_experts, .combine = lf_cpu_combine,
+    .route = lf_cpu_route, .pairs = lf_cpu_pairs, .arrivals = lf_cpu_arrivals, .experts = lf_cpu_experts,
+    .combine = lf_cpu_combine,
     .logits_topk = lf_cpu_logits_topk, .logprob = lf_cpu_logprob,
 };
 

@@ -105,6 +105,8 @@ void lf_cpu_attention(lf_dev *d, const lf_attn *a);
 void lf_cpu_merge(lf_dev *d, lf_act *out, const lf_act *part, const float *lse, int parts, int64_t m, int heads,
                   const float *sink);
 void lf_cpu_route(lf_dev *d, const lf_route *r);
+void lf_cpu_pairs(lf_dev *d, const lf_pairs *p);
+void lf_cpu_arrivals(lf_dev *d, const lf_arrivals *a);
 void lf_cpu_experts(lf_dev *d, const lf_experts *e);
 void lf_cpu_combine(lf_dev *d, lf_act *out, const lf_act *z, const int32_t *slot, int k, const lf_act *shared,
                     int64_t m);
