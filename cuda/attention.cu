@@ -6,6 +6,7 @@
 #include "attention.cuh"
 
 enum { THREADS = 256, HEADS = 16, BLOCK = 32, MOST = 512, PER_THREAD = MOST / THREADS };
+static_assert(MOST == 512, "dev_cuda_choice.c has another number");
 
 /* Floats of a row in shared memory: whole 16-byte vectors, and one more so that rows begin in different banks. */
 static __host__ __device__ int pitch_of(int width)
@@ -148,9 +149,9 @@ static void attend_any(lf_cuda *c, const lf_attend *p)
     int64_t tiles = lf_ceil_div(p->a.heads, HEADS), blocks = p->a.queries * tiles;
     size_t bytes = shared_bytes(p->width);
 
-    if (p->width > MOST || blocks > INT32_MAX) {
-        lf_cuda_fail(c, "attention: %lld queries of %d heads, %d wide: this kernel does at most %d wide",
-                     (long long)p->a.queries, p->a.heads, p->width, MOST);
+    if (blocks > INT32_MAX) {
+        lf_cuda_fail(c, "attention: %lld queries of %d heads at once: the general kernel does up to %lld",
+                     (long long)p->a.queries, p->a.heads, (long long)(INT32_MAX / tiles));
         return;
     }
     LF_ACT(c, {
@@ -176,8 +177,12 @@ void lf_cuda_attention(lf_dev *d, const lf_attn *a)
                      (long long)a->row_count, a->ratio);
         return;
     }
-    if (d->act_bytes == 2 && width == 512)
+    unsigned fits = (width <= MOST) << LF_ATTENTION_GENERAL | (d->act_bytes == 2 && width == 512) << LF_ATTENTION_WGMMA;
+    switch (lf_cuda_choose(c, LF_CHOICE_ATTENTION, fits, "%d heads of %d, %s", a->heads, width, lf_cuda_act_name(c))) {
+    case LF_ATTENTION_WGMMA:
         lf_attend_wgmma(c, &p);
-    else
+        break;
+    case LF_ATTENTION_GENERAL:
         attend_any(c, &p);
+    }
 }

@@ -7,8 +7,9 @@
 
 #include "cuda.cuh"
 
-/* How an expert is multiplied with. */
-lf_expert_way lf_cuda_expert_way(const lf_cuda *c, const lf_experts *e, int expert);
+/* How an expert is multiplied with.  Where the way that was asked for cannot do it, that is recorded: look at
+ * c->failed. */
+lf_expert_way lf_cuda_expert_way(lf_cuda *c, const lf_experts *e, int expert);
 
 struct lf_cuda_bank {
     const void *key;                       /* the first expert's bytes; NULL: nothing in it */

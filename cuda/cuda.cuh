@@ -44,6 +44,10 @@ typedef struct lf_cuda_held {              /* memory handed out by take() */
     size_t bytes;
 } lf_cuda_held;
 
+typedef struct lf_cuda_line {
+    char text[224];
+} lf_cuda_line;
+
 typedef struct lf_cuda_plans lf_cuda_plans;            /* gemm.cu: the algorithm of each product */
 typedef struct lf_cuda_stores lf_cuda_stores;          /* weight.cu: memory of uploaded weights */
 typedef struct lf_cuda_clock lf_cuda_clock;            /* clock.cu: time stamps not yet read */
@@ -72,7 +76,8 @@ typedef struct lf_cuda {
     lf_cuda_bank *bank;
     lf_cuda_loader *loader;                /* NULL: nothing is being loaded */
     lf_cuda_clock *clock;
-    unsigned told;                         /* what -v has said once */
+    lf_cuda_line *told;                    /* what -v has said of kernels (choice.cu) */
+    int tolds;
     int failed;
     lf_err error;
     char where[64];                        /* "layer 3, tile 2", when the caller says so; part of every error */
@@ -95,6 +100,18 @@ void lf_cuda_memory_free(lf_cuda *c);                  /* these, scratch, and wh
 
 void lf_cuda_fail(lf_cuda *c, const char *fmt, ...) LF_PRINTF(2, 3);
 int lf_cuda_check(lf_cuda *c, cudaError_t rc, const char *what);        /* 0, or -1 and recorded */
+
+/* ---- kernels ---- */
+
+/* The kernel that does a shape, of those that can (choice.cu, dev_cuda_choice.h): -v tells each with its shape, once,
+ * in words that do not hang on how many rows there are.  -1: recorded; return then. */
+int lf_cuda_choose(lf_cuda *c, lf_choice op, unsigned fits, const char *fmt, ...) LF_PRINTF(4, 5);
+void lf_cuda_told_free(lf_cuda *c);
+
+static inline const char *lf_cuda_act_name(const lf_cuda *c)
+{
+    return c->dev.act_bytes == 2 ? "bf16" : "float32";
+}
 
 /* Queues (queue.cu).  turn: queue `to` goes on after what queue `from` was given so far. */
 int lf_cuda_queues_open(lf_cuda *c, lf_err *err);
@@ -214,7 +231,8 @@ int lf_cuda_expect(lf_dev *d, int64_t bytes, lf_err *err);
 int lf_cuda_load(lf_dev *d, const lf_dev_files *files, lf_err *err);
 int lf_cuda_reserve(lf_dev *d, const lf_dev_load *load, lf_err *err);
 int64_t lf_cuda_left(lf_dev *d);
-int lf_cuda_made_up(lf_dev *d, lf_weight *w, const lf_inventory_item *item, lf_storage store, uint64_t seed, lf_err *err);
+int lf_cuda_made_up(lf_dev *d, lf_weight *w, const lf_inventory_item *item, lf_storage store, uint64_t seed,
+                    lf_err *err);
 void lf_cuda_stamp(lf_dev *d, double *to, const char *next);
 void lf_cuda_use(lf_dev *d, lf_queue q);
 void lf_cuda_mark(lf_dev *d, int mark);

@@ -128,6 +128,7 @@ static void cuda_close(lf_dev *d)
     lf_cuda_stores_free(c);
     lf_cuda_clock_free(c);
     lf_cuda_memory_free(c);
+    lf_cuda_told_free(c);
     if (c->blas)
         cublasLtDestroy(c->blas);
     lf_cuda_queues_free(c);
@@ -215,7 +216,7 @@ int lf_cuda_open(lf_dev **out, const lf_model *m, lf_numerics numerics, int act_
     c->dev.act_bytes = (size_t)act_bytes;
     c->dev.tile = LF_CUDA_TILE;
     c->patience = getenv("LONGFILL_PATIENCE") ? atof(getenv("LONGFILL_PATIENCE")) : 600;
-    if (check_gpu(c, err) || start(c, err)) {
+    if (lf_kernels_read(&c->dev.kernels, err) || check_gpu(c, err) || start(c, err)) {
         cuda_close(&c->dev);
         return -1;
     }

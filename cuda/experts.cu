@@ -9,10 +9,6 @@
 #include "bank.cuh"
 #include "fp8.cuh"
 
-extern "C" {
-#include "log.h"
-}
-
 #include <stdlib.h>
 
 /* Pairs p0 .. p0+n-1, all of one expert, in rows at .. of the batch. */
@@ -271,19 +267,6 @@ static void batch_add(batch *b, int expert, lf_expert_way way, int64_t p0, int64
         b->rows += padded(n);
 }
 
-/* Which way experts are multiplied with is visible, once each. */
-static void tell(lf_cuda *c, lf_expert_way way)
-{
-    static const char *const what[] = {
-        "through gemm, expert by expert", "in fp8, from e4m3 weights as stored",
-        "in fp8, packed e2m1 expanded layer by layer",
-    };
-
-    if (!(c->told & 1u << way))
-        lf_verbose("GPU %d: experts multiply %s", c->device, what[way]);
-    c->told |= 1u << way;
-}
-
 void lf_cuda_experts(lf_dev *d, const lf_experts *e)
 {
     lf_cuda *c = lf_cuda_of(d);
@@ -294,6 +277,8 @@ void lf_cuda_experts(lf_dev *d, const lf_experts *e)
         return;
     for (int x = 0; x < e->experts; x++)
         folded |= lf_cuda_expert_way(c, e, x) == LF_EXPERT_FOLDED;
+    if (c->failed)
+        return;
     if (folded && !(b.bank = lf_cuda_bank_of(c, e)))
         return;
     b.hidden = e->w1[0].cols;
@@ -303,7 +288,6 @@ void lf_cuda_experts(lf_dev *d, const lf_experts *e)
     b.seg = (segment *)lf_alloc(sizeof *b.seg * (size_t)most);
     for (int x = 0; x < e->experts && !c->failed; x++) {
         lf_expert_way way = lf_cuda_expert_way(c, e, x);
-        tell(c, way);
         for (int64_t p = e->first[x], n; p < e->first[x + 1]; p += n) {
             n = lf_min(e->first[x + 1] - p, LF_CUDA_EXPERT_ROWS);
             if (way != LF_EXPERT_PLAIN && p + padded(n) > b.pairs && n > 4)       /* so few rows need a buffer */

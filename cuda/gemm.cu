@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * gemm: which product a weight and the numerics ask for, and operands in the form that it takes.
+ * gemm: which product a weight and the numerics ask for (lf_cuda_gemm_fits), and operands in the form that it takes.
  *
  *   released, e4m3 weight whose slice begins on a 128x128 block, 8 | rows, 16 | columns, at least a block large: fp8
  *                                          with block scales
@@ -249,20 +249,32 @@ static void gemm_parts(lf_cuda *c, const lf_gemm *g)
                       sizeof(float) * (size_t)g->w->rows, g->m);
 }
 
+static int choose(lf_cuda *c, const lf_gemm *g)
+{
+    const lf_weight *w = g->w;
+    int inside = w->row0 % 128 != 0 || w->col0 % 128 != 0;
+
+    return lf_cuda_choose(c, LF_CHOICE_GEMM, lf_cuda_gemm_fits(&c->dev, g),
+                          "%s weight of [%lld, %lld]%s, %s%s, %s input%s", lf_dtype_name(w->dtype),
+                          (long long)w->rows, (long long)w->cols, inside ? " from inside a block" : "",
+                          g->parts > 1 ? "in parts, " : "", c->dev.numerics == LF_RELEASED ? "released" : "exact",
+                          lf_cuda_act_name(c), g->plain ? " as it is" : "");
+}
+
 void lf_cuda_gemm(lf_dev *d, const lf_gemm *g)
 {
     lf_cuda *c = lf_cuda_of(d);
 
     if (g->m == 0 || g->w->rows == 0)
         return;
-    switch (lf_cuda_gemm_way(d, g)) {
+    switch (choose(c, g)) {
     case LF_GEMM_FP8:
         gemm_fp8(c, g);
         break;
     case LF_GEMM_PARTS:
         gemm_parts(c, g);
         break;
-    default:
+    case LF_GEMM_PLAIN:
         gemm_plain(c, g);
     }
 }

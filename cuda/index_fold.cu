@@ -3,10 +3,10 @@
  * Index keys and queries from bf16 to e4m3: each row times the power of two that brings its largest value to the top of
  * e4m3's range.   Source: model.md, "Indexer": values are e2m1 with a power of two per 32.
  *
- * The tensor cores add e4m3 products with 13 bits below the largest term.  All terms are multiples of the product of the
- * least units, so a sum is exact while it stays below 2^14 of those: with scales alike, 4096 where 36 is the largest
- * product of two values; with scales that differ by 2^a in the query and 2^b in the key, 2^(a+b) less, and beyond that
- * off by 2^-13 of itself.
+ * The tensor cores add e4m3 products with 13 bits below the largest term.  All terms are multiples of the product of
+ * the least units, so a sum is exact while it stays below 2^14 of those: with scales alike, 4096 where 36 is the
+ * largest product of two values; with scales that differ by 2^a in the query and 2^b in the key, 2^(a+b) less, and
+ * beyond that off by 2^-13 of itself.
  *
  * Nothing is assumed of the values: a row fits if every one of them comes back the same.  A query's scales go into its
  * weights (relu(s x) = s relu(x) for s > 0); a key's is applied to its score.
@@ -15,7 +15,8 @@
 
 enum { WIDTH = 128, HEADS = 64, WARPS = 8 };
 
-/* The power of two to multiply a row by, whose largest magnitude is amax; 0: none will do (infinite, NaN, very small). */
+/* The power of two to multiply a row by, whose largest magnitude is amax; 0: none will do (infinite, NaN, very
+ * small). */
 static __device__ __forceinline__ float factor_of(float amax)
 {
     uint32_t u = __float_as_uint(amax);

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The released shape in bf16 is index_wgmma.cu's.  Other bf16: tensor cores, with index_dim 32, 64 or 128 and heads
- * in eights.  A warp keeps 64 keys in registers as the rows of its products; the heads of one query after another are
+ * Two kernels (the others: index_wgmma.cu).  mma: bf16 on tensor cores, with index_dim 32, 64 or 128 and heads in
+ * eights.  A warp keeps 64 keys in registers as the rows of its products; the heads of one query after another are
  * the columns, so that relu and the weighted sum over heads stay in registers, in a fixed order: per thread over its
- * columns, then over the four threads that share a row. Everything else: float32 fused multiply-adds.  Which of the
- * two is a matter of type and shape, never of the number of rows.
+ * columns, then over the four threads that share a row.  general: float32 fused multiply-adds.  Which of them is a
+ * matter of type and shape, never of the number of rows.
  */
 #include "index_score.cuh"
 
@@ -258,23 +258,28 @@ static void launch_plain(lf_cuda *c, const score_args *a)
     LF_LAUNCHED(c, "index_topk, scores");
 }
 
+static void launch_mma(lf_cuda *c, const score_args *a)
+{
+    if (a->width == 128)
+        launch_tensor<8>(c, a);
+    else if (a->width == 64)
+        launch_tensor<4>(c, a);
+    else
+        launch_tensor<2>(c, a);
+}
+
 void lf_cuda_index_score(lf_cuda *c, const lf_cuda_scores *s)
 {
     const lf_model *m = c->dev.model;
     score_args a = { s->score, s->q, s->keys, s->w, s->ld, s->queries, s->pos0, s->row_first, s->rows, m->index_heads,
                      m->index_dim };
-    int tensor = c->dev.act_bytes == 2 && a.heads % 8 == 0 && a.heads <= 256;
 
-    if (lf_cuda_index_wgmma(c, s))
-        return;
-    if (s->queries > 65535 * (int64_t)PLAIN_GROUP)
+    if (s->kernel == LF_INDEX_WGMMA || s->kernel == LF_INDEX_FP8)
+        lf_cuda_index_wgmma(c, s);
+    else if (s->queries > 65535 * (int64_t)PLAIN_GROUP)
         lf_cuda_fail(c, "index_topk: %lld queries in a tile", (long long)s->queries);
-    else if (tensor && a.width == 128)
-        launch_tensor<8>(c, &a);
-    else if (tensor && a.width == 64)
-        launch_tensor<4>(c, &a);
-    else if (tensor && a.width == 32)
-        launch_tensor<2>(c, &a);
+    else if (s->kernel == LF_INDEX_MMA)
+        launch_mma(c, &a);
     else
         launch_plain(c, &a);
 }

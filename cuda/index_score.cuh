@@ -7,8 +7,8 @@
 
 #include "cuda.cuh"
 
-/* Keys and queries as e4m3, one power of two per row aside; in released numerics, where a row is e2m1 values with scales
- * that are mostly close together, that loses nothing.  Where it would, the row is marked.  All device memory. */
+/* Keys and queries as e4m3, one power of two per row aside; in released numerics, where a row is e2m1 values with
+ * scales that are mostly close together, that loses nothing.  Where it would, the row is marked.  All device memory. */
 enum { LF_FOLD_TILE = 256, LF_FOLD_KEY = 0, LF_FOLD_QUERY = 1 };
 
 typedef struct lf_cuda_folded {
@@ -30,18 +30,19 @@ typedef struct lf_cuda_scores {
     int64_t queries, pos0;
     const lf_act *keys;                    /* [rows, di], row 0 is entry row_first */
     int64_t row_first, rows;               /* rows: what the last query sees, at least 1 */
-    const lf_cuda_folded *folded;          /* the same keys and queries in e4m3; NULL: not folded */
+    int kernel;                            /* lf_index_kernel */
+    const lf_cuda_folded *folded;          /* of fp8 only: the same keys and queries in e4m3 */
 } lf_cuda_scores;
 
 void lf_cuda_index_score(lf_cuda *c, const lf_cuda_scores *s);
 
-/* index_fold.cu: keys, then up to LF_CUDA_FOLD_QUERIES queries at a time, into lf_cuda_index_fold_scratch bytes; that
- * function also tells whether a device folds.  -1: recorded. */
+/* index_fold.cu: keys, then up to LF_CUDA_FOLD_QUERIES queries at a time, into lf_cuda_index_fold_scratch bytes.  -1:
+ * recorded. */
 int lf_cuda_fold_keys(lf_cuda *c, lf_cuda_folded *f, const lf_act *keys, int64_t rows, int64_t queries);
 int lf_cuda_fold_queries(lf_cuda *c, const lf_cuda_folded *f, const lf_act *q, const float *w, int64_t queries);
 
-/* index_wgmma.cu: the same for bf16 or e4m3, 64 heads of 128 channels; 0: other shapes, nothing done. */
-int lf_cuda_index_wgmma(lf_cuda *c, const lf_cuda_scores *s);
+/* index_wgmma.cu: the kernels wgmma and fp8. */
+void lf_cuda_index_wgmma(lf_cuda *c, const lf_cuda_scores *s);
 
 static __device__ __forceinline__ float lf_relu(float x)       /* lets NaN through */
 {

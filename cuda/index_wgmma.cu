@@ -8,8 +8,8 @@
  * per thread over its columns, even and odd ones apart, then over the four threads that share a row.  So a score
  * depends on its key, its query and the weights alone.
  *
- * Rows are bf16 (256 bytes) or e4m3 (128 bytes, index_fold.cu): the same bytes go the same ways.  What does not fit e4m3
- * exactly is scored from bf16 by a launch that mends: it writes these pairs of query and key alone.
+ * Rows are bf16 (256 bytes) or e4m3 (128 bytes, index_fold.cu): the same bytes go the same ways.  What does not fit
+ * e4m3 exactly is scored from bf16 by a launch that mends: it writes these pairs of query and key alone.
  */
 #include "index_score.cuh"
 #include "wgmma.cuh"
@@ -342,29 +342,26 @@ template <int BYTES, bool MEND> static void launch(lf_cuda *c, const score_args 
     int64_t tiles = lf_ceil_div(a->rows, KEYS), works = tiles * lf_ceil_div(a->queries, QUERIES);
     size_t bytes = sizeof(memory<BYTES>) + 1024;
 
-    if (LF_CUDA(c, cudaFuncSetAttribute(score_wgmma<BYTES, MEND>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes),
-                name))
+    if (LF_CUDA(c, cudaFuncSetAttribute(score_wgmma<BYTES, MEND>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                        (int)bytes), name))
         return;
     score_wgmma<BYTES, MEND><<<(unsigned)lf_min(works, c->sms), THREADS, bytes, c->stream>>>(*a, tiles, works);
     LF_CUDA(c, cudaGetLastError(), name);
 }
 
-int lf_cuda_index_wgmma(lf_cuda *c, const lf_cuda_scores *s)
+void lf_cuda_index_wgmma(lf_cuda *c, const lf_cuda_scores *s)
 {
+    int fp8 = s->kernel == LF_INDEX_FP8;
     score_args a = { s->score, (const uint8_t *)(const void *)s->q, (const uint8_t *)(const void *)s->keys, s->w, s->ld,
-                     s->queries, s->pos0, s->row_first, s->rows, s->folded ? *s->folded : lf_cuda_folded{} };
-    const lf_model *m = c->dev.model;
+                     s->queries, s->pos0, s->row_first, s->rows, fp8 ? *s->folded : lf_cuda_folded{} };
 
-    if (c->dev.act_bytes != 2 || m->index_heads != HEADS || m->index_dim != 128)
-        return 0;
     if (((uintptr_t)s->q | (uintptr_t)s->keys | (uintptr_t)s->w) & 15) {
         lf_cuda_fail(c, "index_topk: queries, keys or weights are not aligned to 16 bytes");
-    } else if (s->folded) {
+    } else if (fp8) {
         score_args e4m3 = { s->score, a.f.q, a.f.keys, a.f.w, s->ld, s->queries, s->pos0, s->row_first, s->rows, a.f };
         launch<128, false>(c, &e4m3, "kernel index_topk, scores in e4m3");
         launch<256, true>(c, &a, "kernel index_topk, scores that e4m3 cannot give");
     } else {
         launch<256, false>(c, &a, "kernel index_topk, scores in bf16");
     }
-    return 1;
 }

@@ -72,17 +72,24 @@ static __global__ void __launch_bounds__(LF_SELECT_THREADS) choose_many_kernel(c
     put_none(a, put, n);
 }
 
+static_assert(LF_STREAM_MOST == 2048, "dev_cuda_choice.c has another number");
+
 static void choose(lf_cuda *c, choose_args a, int64_t queries)
 {
-    if (a.k > LF_STREAM_MOST) {
+    unsigned fits = 1 << LF_SELECT_GENERAL | (a.k <= LF_STREAM_MOST) << LF_SELECT_STREAM;
+    int kernel = lf_cuda_choose(c, LF_CHOICE_SELECT, fits, "%d entries a query", a.k);
+
+    if (kernel < 0)
+        return;
+    if (kernel == LF_SELECT_GENERAL) {
         choose_many_kernel<<<(unsigned)queries, LF_SELECT_THREADS, 0, c->stream>>>(a);
         LF_LAUNCHED(c, "index_topk, choose many");
         return;
     }
     for (a.sort_n = 2; a.sort_n < (uint32_t)a.k;)
         a.sort_n *= 2;
-    if (LF_CUDA(c, cudaFuncSetAttribute(choose_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)sizeof(lf_stream)),
-                "index_topk: shared memory for the choice"))
+    if (LF_CUDA(c, cudaFuncSetAttribute(choose_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                        (int)sizeof(lf_stream)), "index_topk: shared memory for the choice"))
         return;
     choose_kernel<<<(unsigned)queries, LF_STREAM_THREADS, sizeof(lf_stream), c->stream>>>(a);
     LF_LAUNCHED(c, "index_topk, choose");
@@ -91,6 +98,14 @@ static void choose(lf_cuda *c, choose_args a, int64_t queries)
 static int64_t visible(const lf_topk *t, int64_t query)
 {
     return lf_max(0, lf_min((t->pos0 + query + 1) / 4 - t->row_first, t->row_count));
+}
+
+static int score_kernel(lf_cuda *c)
+{
+    const lf_model *m = c->dev.model;
+
+    return lf_cuda_choose(c, LF_CHOICE_INDEX, lf_cuda_index_fits(&c->dev), "%d heads of %d, %s%s", m->index_heads,
+                          m->index_dim, lf_cuda_act_name(c), c->dev.numerics == LF_RELEASED ? ", released" : ", exact");
 }
 
 /* Queries of which `ld` scores each are held at a time. */
@@ -111,7 +126,10 @@ void lf_cuda_index_topk(lf_dev *d, const lf_topk *t)
     if (!score)
         return;
     lf_cuda_folded folded;
-    int fold = lf_cuda_index_fold_scratch(d, 1, 1) > 0 && most > (t->score ? 0 : t->k);
+    int64_t unseen = t->score ? 0 : t->k;                      /* so few are chosen all, without scores */
+    int kernel = most > unseen ? score_kernel(c) : LF_INDEX_GENERAL, fold = kernel == LF_INDEX_FP8;
+    if (kernel < 0)
+        return;
     if (fold) {
         tile = lf_min(tile, LF_CUDA_FOLD_QUERIES);
         if (lf_cuda_fold_keys(c, &folded, t->keys, most, t->queries))
@@ -120,10 +138,10 @@ void lf_cuda_index_topk(lf_dev *d, const lf_topk *t)
     for (int64_t q0 = 0; q0 < t->queries && !c->failed; q0 += tile) {
         int64_t n = lf_min(tile, t->queries - q0), sees = visible(t, q0 + n - 1);
         lf_cuda_scores s = { score, ld, lf_act_at(d, t->q, q0 * each), t->w + q0 * d->model->index_heads, n,
-                             t->pos0 + q0, t->keys, t->row_first, sees, fold ? &folded : NULL };
+                             t->pos0 + q0, t->keys, t->row_first, sees, kernel, &folded };
         choose_args a = { t->sel + q0 * t->k, t->score ? t->score + q0 * t->k : NULL, score, ld, t->pos0 + q0,
                           t->row_first, t->row_count, t->k, 0 };
-        if (sees > (t->score ? 0 : t->k)) {                    /* else all that is visible is chosen, unseen */
+        if (sees > unseen) {
             if (fold && lf_cuda_fold_queries(c, &folded, s.q, s.w, n))
                 return;
             lf_cuda_index_score(c, &s);

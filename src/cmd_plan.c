@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "command.h"
 
+#include "dev_cuda_choice.h"
 #include "plan.h"
 
 #include <stdlib.h>
@@ -224,7 +225,7 @@ static int question(lf_plan *p, const lf_options *o, lf_err *err)
     p->act_bytes = p->on_host || (p->numerics == LF_EXACT && kv == LF_KV_F32) ? 4 : 2;
     p->made_up = p->on_host && !p->checkpoint;
     p->merge = o->pcp_attention == LF_PCP_MERGE;
-    return 0;
+    return p->on_host ? 0 : lf_kernels_read(&p->kernels, err);
 }
 
 /* The grid asked for, or all of them. */

@@ -319,6 +319,7 @@ struct lf_dev {
     int64_t tile;                          /* tokens that fill the device: a good size of tiles, a multiple of 512 */
     char name[96];                         /* "NVIDIA H200", "AMD EPYC 9654" */
     size_t taken, peak;                    /* bytes of take() now and at most */
+    uint32_t kernels;                      /* asked for, for tests (dev_cuda_choice.h); 0: each operation chooses */
 };
 
 static inline lf_act *lf_act_at(const lf_dev *d, const lf_act *p, int64_t elements)

@@ -40,12 +40,13 @@ int lf_cuda_scales_fit(const lf_weight *w)
     return w->col0 == 0 && lf_cuda_scale_ld(w->cols) == lf_cuda_scale_ld(w->all_cols);
 }
 
-lf_gemm_way lf_cuda_gemm_way(const lf_dev *d, const lf_gemm *g)
+/* With bf16 activations sums are not byte-equal over tp anyway: there parts are of no use. */
+unsigned lf_cuda_gemm_fits(const lf_dev *d, const lf_gemm *g)
 {
-    if (d->numerics == LF_RELEASED && !g->plain && lf_cuda_fp8_fits(g->w))
-        return LF_GEMM_FP8;
-    /* elsewhere sums are not byte-equal over tp anyway */
-    return g->parts > 1 && d->act_bytes == 4 && g->w->cols % g->parts == 0 ? LF_GEMM_PARTS : LF_GEMM_PLAIN;
+    unsigned parts = g->parts > 1 && d->act_bytes == 4 && g->w->cols % g->parts == 0;
+    unsigned fp8 = d->numerics == LF_RELEASED && !g->plain && lf_cuda_fp8_fits(g->w);
+
+    return !parts << LF_GEMM_PLAIN | parts << LF_GEMM_PARTS | fp8 << LF_GEMM_FP8;
 }
 
 void lf_cuda_gemm_form(lf_gemm_form *f, const lf_dev *d, const lf_gemm *g)
@@ -84,16 +85,15 @@ static int packed(const lf_weight *w)
 }
 
 /* 128 | inter: then w1 and w3 stand one above the other without a block of both. */
-lf_expert_way lf_cuda_expert_way_of(lf_numerics numerics, const lf_weight *w1, const lf_weight *w2, const lf_weight *w3,
-                                    int folds)
+unsigned lf_cuda_expert_fits(lf_numerics numerics, const lf_weight *w1, const lf_weight *w2, const lf_weight *w3,
+                             int folds)
 {
-    if (numerics != LF_RELEASED)
-        return LF_EXPERT_PLAIN;
-    if (lf_cuda_fp8_fits(w1) && lf_cuda_fp8_fits(w2) && lf_cuda_fp8_fits(w3))
-        return LF_EXPERT_STORED;
-    if (folds && packed(w1) && packed(w2) && packed(w3) && w1->rows % 128 == 0 && w1->cols % 16 == 0 && w1->cols >= 128)
-        return LF_EXPERT_FOLDED;
-    return LF_EXPERT_PLAIN;
+    unsigned released = numerics == LF_RELEASED;
+    unsigned stored = released && lf_cuda_fp8_fits(w1) && lf_cuda_fp8_fits(w2) && lf_cuda_fp8_fits(w3);
+    unsigned folded = released && folds && packed(w1) && packed(w2) && packed(w3) && w1->rows % 128 == 0 &&
+                      w1->cols % 16 == 0 && w1->cols >= 128;
+
+    return 1 << LF_EXPERT_PLAIN | stored << LF_EXPERT_STORED | folded << LF_EXPERT_FOLDED;
 }
 
 int64_t lf_cuda_bank_codes(int64_t hidden, int64_t inter)
@@ -120,13 +120,22 @@ size_t lf_cuda_topk_scratch(int64_t queries, int64_t rows)
     return (size_t)lf_max(row, lf_min(row * lf_min(queries, LF_CUDA_SCORE_QUERIES), LF_CUDA_SCORES));
 }
 
+unsigned lf_cuda_index_fits(const lf_dev *d)
+{
+    int heads = d->model->index_heads, width = d->model->index_dim, bf16 = d->act_bytes == 2;
+    unsigned mma = bf16 && heads % 8 == 0 && heads <= 256 && (width == 32 || width == 64 || width == 128);
+    unsigned wgmma = bf16 && heads == 64 && width == 128, fp8 = wgmma && d->numerics == LF_RELEASED;
+
+    return 1 << LF_INDEX_GENERAL | mma << LF_INDEX_MMA | wgmma << LF_INDEX_WGMMA | fp8 << LF_INDEX_FP8;
+}
+
 /* Codes and scales of queries and keys, and marks of those that do not fit; each a multiple of 512. */
 size_t lf_cuda_index_fold_scratch(const lf_dev *d, int64_t queries, int64_t rows)
 {
     const lf_model *m = d->model;
     int64_t n = lf_min(queries, LF_CUDA_FOLD_QUERIES), grain = 512, heads = m->index_heads, width = m->index_dim;
 
-    if (d->numerics != LF_RELEASED || d->act_bytes != 2 || heads != 64 || width != 128)
+    if (lf_kernel_of(d->kernels, LF_CHOICE_INDEX, lf_cuda_index_fits(d)) != LF_INDEX_FP8)
         return 0;
     return (size_t)(n * heads * (width + 4) + lf_round_up(rows * width, grain) + lf_round_up(4 * rows, grain) + grain +
                     lf_round_up(lf_ceil_div(rows, 256), grain) + lf_round_up(n, grain));
@@ -200,14 +209,16 @@ static void parts_room(size_t *slot, const lf_dev *d, const lf_gemm *g)
 
 static void gemm_room(size_t *slot, const lf_dev *d, const lf_gemm *g)
 {
-    lf_gemm_way way = lf_cuda_gemm_way(d, g);
-
-    if (way == LF_GEMM_FP8)
+    switch (lf_kernel_of(d->kernels, LF_CHOICE_GEMM, lf_cuda_gemm_fits(d, g))) {
+    case LF_GEMM_FP8:
         fp8_room(slot, g);
-    else if (way == LF_GEMM_PARTS)
+        break;
+    case LF_GEMM_PARTS:
         parts_room(slot, d, g);
-    else
+        break;
+    case LF_GEMM_PLAIN:
         plain_room(slot, d, g);
+    }
 }
 
 static void plain_expert_room(size_t *slot, const lf_dev *d, const lf_load_experts *e)
@@ -228,9 +239,10 @@ static void expert_room(size_t *slot, const lf_dev *d, const lf_load_experts *e)
 {
     int64_t hidden = e->w1.cols, inter = e->w1.rows, experts = e->experts;
     int64_t rows = lf_min(LF_CUDA_EXPERT_ROWS, e->pairs + 3 * lf_min(experts, e->pairs));
-    lf_expert_way way = lf_cuda_expert_way_of(d->numerics, &e->w1, &e->w2, &e->w3, 1);
+    int way = lf_kernel_of(d->kernels, LF_CHOICE_EXPERTS,
+                           lf_cuda_expert_fits(d->numerics, &e->w1, &e->w2, &e->w3, 1));
 
-    if (e->pairs == 0)
+    if (e->pairs == 0 || way < 0)
         return;
     if (way == LF_EXPERT_PLAIN) {
         plain_expert_room(slot, d, e);
@@ -249,6 +261,7 @@ static void expert_room(size_t *slot, const lf_dev *d, const lf_load_experts *e)
     }
 }
 
+/* A kernel that was asked for and cannot do its shape has no room: the operation will refuse it. */
 void lf_cuda_room(size_t slot[LF_SCRATCH_SLOTS], const lf_dev *d, const lf_dev_load *l)
 {
     const lf_model *m = d->model;

@@ -9,6 +9,7 @@
 #define LF_DEV_CUDA_PLAN_H
 
 #include "dev.h"
+#include "dev_cuda_choice.h"
 
 /* Scratch: device memory of an operation while it runs.  Grows, is kept; contents undefined.  Slots A to H are for the
  * operations that call no other; the rest belong to who they are named after. */
@@ -49,9 +50,8 @@ int lf_cuda_fp8_fits(const lf_weight *w);
 int64_t lf_cuda_scale_ld(int64_t cols);
 int lf_cuda_scales_fit(const lf_weight *w);
 
-typedef enum lf_gemm_way { LF_GEMM_FP8, LF_GEMM_PARTS, LF_GEMM_PLAIN } lf_gemm_way;
-
-lf_gemm_way lf_cuda_gemm_way(const lf_dev *d, const lf_gemm *g);
+/* The kernels that can do a product: for lf_kernel_of. */
+unsigned lf_cuda_gemm_fits(const lf_dev *d, const lf_gemm *g);
 
 /* How a product in bf16 or float32 is done.  direct: without a copy in another form. */
 typedef struct lf_gemm_form {
@@ -72,12 +72,9 @@ int lf_cuda_gemm_levels(int parts);
 
 /* ---- experts ---- */
 
-/* plain: through gemm; both other ways as fp8 with block scales, from the weights as they are stored (e4m3) or from the
- * bank (packed e2m1, folds: nothing is lost by that). */
-typedef enum lf_expert_way { LF_EXPERT_PLAIN, LF_EXPERT_STORED, LF_EXPERT_FOLDED } lf_expert_way;
-
-lf_expert_way lf_cuda_expert_way_of(lf_numerics numerics, const lf_weight *w1, const lf_weight *w2, const lf_weight *w3,
-                                    int folds);
+/* The kernels that can do an expert.  folds: its packed weights lose nothing as e4m3. */
+unsigned lf_cuda_expert_fits(lf_numerics numerics, const lf_weight *w1, const lf_weight *w2, const lf_weight *w3,
+                             int folds);
 
 /* Of one expert in the bank: w1 over w3, and w2; bytes of codes, float32 scales. */
 int64_t lf_cuda_bank_codes(int64_t hidden, int64_t inter);
@@ -87,7 +84,9 @@ int64_t lf_cuda_bank_scales(int64_t hidden, int64_t inter);
 
 size_t lf_cuda_hc_scratch(int64_t rows, int64_t cols, int outs);
 size_t lf_cuda_topk_scratch(int64_t queries, int64_t rows);
-/* Keys and queries of index_topk as e4m3, where the device folds them (index_fold.cu); 0: it does not. */
+/* The kernels that can do the model's index scores. */
+unsigned lf_cuda_index_fits(const lf_dev *d);
+/* Keys and queries of index_topk as e4m3, where the kernel is fp8 (index_fold.cu); 0: it is another. */
 size_t lf_cuda_index_fold_scratch(const lf_dev *d, int64_t queries, int64_t rows);
 size_t lf_cuda_sort_scratch(int64_t rows, int64_t vocab, int k);       /* of logits_topk */
 size_t lf_cuda_pairs_scratch(int64_t pairs, int64_t experts);

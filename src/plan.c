@@ -90,7 +90,7 @@ void lf_plan_pass_size(const lf_plan *p, lf_plan_grid *g)
 {
     lf_engine_plan e = { .model = p->model, .grid = g->grid, .numerics = p->numerics, .on_host = p->on_host,
                          .act_bytes = p->act_bytes, .merge = p->merge, .topk = p->topk, .stores = p->stores,
-                         .made_up = p->made_up };
+                         .made_up = p->made_up, .kernels = p->kernels };
     const int64_t *lengths = p->lengths ? p->lengths : &p->length;
     int n = p->lengths ? p->prompts : 1;
 

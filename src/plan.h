@@ -43,6 +43,7 @@ typedef struct lf_plan {
     int on_host;                           /* CPU: matrices from files take no memory of their own */
     int made_up;                           /* weights without a checkpoint, on the CPU too: they take memory */
     int merge, topk;
+    uint32_t kernels;                      /* as in lf_dev */
     int64_t length, memory;                /* of the prompt; bytes a rank may take */
     const int64_t *lengths;                /* [prompts] of a pass of several, instead of `length`; or NULL */
     int prompts;

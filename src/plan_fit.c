@@ -16,6 +16,7 @@ static void describe(lf_plan *p, const lf_fit *f)
     p->act_bytes = f->dev->act_bytes;
     p->on_host = !f->dev->ops->left;
     p->made_up = !f->checkpoint;
+    p->kernels = f->dev->kernels;
     p->merge = f->merge;
     p->topk = f->topk;
 }

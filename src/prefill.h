@@ -107,6 +107,7 @@ typedef struct lf_engine_plan {
     int merge, topk;
     const unsigned *stores;                /* [LF_ROLES] of lf_weights, for lf_engine_plan_room */
     int made_up;
+    uint32_t kernels;                      /* as in lf_dev */
 } lf_engine_plan;
 
 /* What the operations of a GPU take for themselves: a layer's packed experts expanded to fp8, and all else. */

@@ -21,7 +21,7 @@ typedef struct shell {
 static void shell_make(shell *x, const lf_engine_plan *s)
 {
     x->dev = (lf_dev){ .model = s->model, .numerics = s->numerics, .act_bytes = s->act_bytes,
-                       .tile = s->on_host ? LF_CPU_TILE : LF_CUDA_TILE };
+                       .tile = s->on_host ? LF_CPU_TILE : LF_CUDA_TILE, .kernels = s->kernels };
     x->topo = (lf_topo){ .grid = s->grid };
     x->engine = (lf_engine){ .setup = { .model = s->model, .tile = s->tile, .merge = s->merge,
                                         .logits = { .topk = s->topk } },

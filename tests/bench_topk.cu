@@ -81,7 +81,8 @@ static void scores_only(lf_dev *d, const lf_topk *t)
         lf_cuda_fold_keys(c, &f, t->keys, t->row_count, t->queries);
     for (int64_t q = 0; q < t->queries && !c->failed; q += tile) {
         lf_cuda_scores s = { score, ld, lf_act_at(d, t->q, q * HEADS * WIDTH), t->w + q * HEADS,
-                             lf_min(tile, t->queries - q), t->pos0 + q, t->keys, 0, t->row_count, fold ? &f : NULL };
+                             lf_min(tile, t->queries - q), t->pos0 + q, t->keys, 0, t->row_count,
+                             fold ? LF_INDEX_FP8 : LF_INDEX_WGMMA, &f };
         if (fold)
             lf_cuda_fold_queries(c, &f, s.q, s.w, s.queries);
         lf_cuda_index_score(c, &s);
@@ -137,7 +138,8 @@ static void one(lf_numerics numerics, int64_t rows, int k)
     t.pos0 = 4 * rows - 1;
     t.row_count = rows;
     t.k = k;
-    double score = measure(d, &t, scores_only), all = measure(d, &t, whole), flop = 2.0 * HEADS * WIDTH * rows * QUERIES;
+    double score = measure(d, &t, scores_only), all = measure(d, &t, whole);
+    double flop = 2.0 * HEADS * WIDTH * rows * QUERIES;
     printf("%-8s %7lld rows, k %4d: scores %7.3f us a query, %6.1f TFLOP/s; choice %6.3f us; together %7.3f us, %6.1f "
            "TFLOP/s\n", numerics == LF_RELEASED ? "e4m3" : "bf16", (long long)rows, k, 1e6 * score / QUERIES,
            flop / score / 1e12, 1e6 * (all - score) / QUERIES, 1e6 * all / QUERIES, flop / all / 1e12);

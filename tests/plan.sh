@@ -61,6 +61,16 @@ for grid in 1x2x1 1x1x2; do
     awk -v a=$got -v b="${want:-0}" 'BEGIN { exit !(b > 0 && a <= 1.05 * b && b <= 1.05 * a) }'
     result $? "$grid, 131072 tokens: measured $got, planned ${want:-none}"
 done
+expanded() {                                 # of the plan in out
+    sed -n 's/^ *"expanded_bytes": \([0-9]*\),$/\1/p' "$dir/out"
+}
+own=$(expanded)
+LONGFILL_KERNELS=experts=plain flash --device cuda --grid 1x1x2 -l 131072
+[ "${own:-0}" -gt 0 ] && [ "$(expanded)" = 0 ]
+result $? "kernels that are asked for are planned: no expanded experts ($(expanded)), else ${own:-none}"
+LONGFILL_KERNELS=experts=wgmma flash --device cuda --grid 1x1x2
+[ $? -eq 2 ] && grep -q "experts: plain stored folded" "$dir/err" && [ ! -s "$dir/out" ]
+result $? "and kernels that do not exist are refused"
 flash --ranks 1 -l 1m
 [ "$(grep -c '"recommended": null' "$dir/out")" -eq 1 ]
 result $? "on one GPU nothing is recommended"
