@@ -160,39 +160,87 @@ typedef struct pair_weight {
     uint8_t *data, *scale;                 /* host */
 } pair_weight;
 
+static inline int64_t pair_scales(lf_dtype type, int64_t rows, int64_t cols)
+{
+    return type == LF_E4M3 ? lf_ceil_div(rows, 128) * lf_ceil_div(cols, 128) : type == LF_I8 ? rows * cols / 32 : 0;
+}
+
+static inline size_t pair_bytes(lf_dtype type, int64_t rows, int64_t cols)
+{
+    return type == LF_I8 ? (size_t)(rows * cols) / 2 : (size_t)(rows * cols) * lf_dtype_bytes(type);
+}
+
+/* Room for a weight, all zeros, scales of 1. */
+static inline pair_weight pair_weight_room(pair *p, lf_dtype type, int64_t rows, int64_t cols)
+{
+    pair_weight w = { 0 };
+    int64_t scales = pair_scales(type, rows, cols);
+
+    w.data = (uint8_t *)pair_host(p, pair_bytes(type, rows, cols) + 1) + 1;    /* files have them at odd addresses */
+    w.scale = scales ? (uint8_t *)pair_host(p, (size_t)scales + 1) + 1 : NULL;
+    if (scales)
+        memset(w.scale, 127, (size_t)scales);
+    return w;
+}
+
+/* To both devices, again if it is there already. */
+static inline void pair_weight_put(pair *p, pair_weight *w, lf_dtype type, int64_t rows, int64_t cols)
+{
+    lf_err err;
+
+    for (int s = 0; s < PAIR_SIDES; s++) {
+        w->side[s] = (lf_weight){ .dtype = type, .rows = rows, .cols = cols, .all_rows = rows, .all_cols = cols };
+        if (p->dev[s]->ops->weight(p->dev[s], &w->side[s], w->data, pair_bytes(type, rows, cols), w->scale,
+                                   (size_t)pair_scales(type, rows, cols), &err))
+            pair_die("weight", err.text);
+    }
+}
+
+static inline void pair_weight_set(pair_weight *w, lf_dtype type, int64_t i, float x)
+{
+    uint16_t h = lf_f32_bf16(x);
+
+    memcpy(w->data + i * (int64_t)lf_dtype_bytes(type), type == LF_F32 ? (void *)&x : (void *)&h, lf_dtype_bytes(type));
+}
+
 /* A random weight, its scales spread over `spread` powers of two; misfit: one of them far above the others. */
 static inline pair_weight pair_weight_new(pair *p, lf_dtype type, int64_t rows, int64_t cols, int spread, int misfit)
 {
-    pair_weight w = { 0 };
-    int64_t n = rows * cols, blocks = lf_ceil_div(rows, 128) * lf_ceil_div(cols, 128);
-    int64_t scales = type == LF_E4M3 ? blocks : type == LF_I8 ? n / 32 : 0;
-    size_t bytes = type == LF_I8 ? (size_t)n / 2 : (size_t)n * lf_dtype_bytes(type);
-    lf_err err;
+    pair_weight w = pair_weight_room(p, type, rows, cols);
+    int64_t n = rows * cols, bytes = (int64_t)pair_bytes(type, rows, cols);
 
-    w.data = (uint8_t *)pair_host(p, bytes + 1) + 1;           /* files have them at odd addresses */
-    w.scale = scales ? (uint8_t *)pair_host(p, (size_t)scales + 1) + 1 : NULL;
-    for (int64_t i = 0; i < (int64_t)bytes && (type == LF_E4M3 || type == LF_I8); i++) {
+    for (int64_t i = 0; i < bytes && (type == LF_E4M3 || type == LF_I8); i++) {
         w.data[i] = (uint8_t)pair_random(p);
         if (type == LF_E4M3 && (w.data[i] & 0x7f) == 0x7f)
             w.data[i] = 0x38;
     }
-    for (int64_t i = 0; i < n && (type == LF_F32 || type == LF_BF16); i++) {
-        float x = pair_uniform(p);
-        uint16_t h = lf_f32_bf16(x);
-        memcpy(w.data + i * (int64_t)lf_dtype_bytes(type), type == LF_F32 ? (void *)&x : (void *)&h,
-               lf_dtype_bytes(type));
-    }
-    for (int64_t i = 0; i < scales; i++)
+    for (int64_t i = 0; i < n && (type == LF_F32 || type == LF_BF16); i++)
+        pair_weight_set(&w, type, i, pair_uniform(p));
+    for (int64_t i = 0; i < pair_scales(type, rows, cols); i++)
         w.scale[i] = (uint8_t)(118 + pair_random(p) % (uint32_t)(spread + 1));
     if (misfit) {                          /* with a large and a small value beside each other */
         w.scale[1] = 140;
         w.data[16] = 0x77;
     }
-    for (int s = 0; s < PAIR_SIDES; s++) {
-        w.side[s] = (lf_weight){ .dtype = type, .rows = rows, .cols = cols, .all_rows = rows, .all_cols = cols };
-        if (p->dev[s]->ops->weight(p->dev[s], &w.side[s], w.data, bytes, w.scale, (size_t)scales, &err))
-            pair_die("weight", err.text);
+    pair_weight_put(p, &w, type, rows, cols);
+    return w;
+}
+
+/* Row i has a 1 in column i, if there is one, and zeros. */
+static inline pair_weight pair_weight_one(pair *p, lf_dtype type, int64_t rows, int64_t cols)
+{
+    pair_weight w = pair_weight_room(p, type, rows, cols);
+
+    for (int64_t i = 0; i < lf_min(rows, cols); i++) {
+        int64_t at = i * cols + i;
+        if (type == LF_E4M3)
+            w.data[at] = lf_f32_e4m3(1);
+        else if (type == LF_I8)
+            w.data[at / 2] = (uint8_t)(lf_f32_e2m1(1) << 4 * (at & 1));
+        else
+            pair_weight_set(&w, type, at, 1);
     }
+    pair_weight_put(p, &w, type, rows, cols);
     return w;
 }
 
