@@ -25,7 +25,7 @@ int lf_bench_lengths(const char *text, int64_t *length, int *n, lf_err *err);
 /* One pass, as one rank saw it.  No pointers: gathered as bytes. */
 typedef struct lf_bench_sample {
     int64_t took_part;                     /* 0: this rank waited; the rest is 0 */
-    double ttft_s, compute_s, phase_s[LF_PHASES];
+    double ttft_s, compute_s, phase_s[LF_PHASES], exchange_s;
     int64_t kv_bytes;                      /* handed to where a writer would be */
     int64_t peak_device_bytes, pcp_sent, pcp_expected;
 } lf_bench_sample;
@@ -39,7 +39,7 @@ typedef struct lf_bench_cell {
     double rate, rate_min, rate_max;       /* dp x length / compute time of the slowest rank */
     double rate_rank;                      /* rate / ranks */
     double ttft_less, rate_more;           /* percent, against the first grid; NaN for that one */
-    double phase_s[LF_PHASES];             /* of one pass: mean over ranks and passes */
+    double phase_s[LF_PHASES], exchange_s; /* of one pass: mean over ranks and passes */
     int64_t kv_bytes, pcp_sent, pcp_expected;          /* of one pass, all ranks; pcp_expected negative: not known */
     int64_t peak_device_bytes;             /* of the fullest rank */
 } lf_bench_cell;

@@ -129,6 +129,7 @@ static int pass_run(lf_bench *b, int64_t length, lf_bench_sample *s, lf_err *err
     lf_comm_stats before, after;
 
     lf_comm_stats_get(j->topo.pcp, &before);
+    s->exchange_s = -lf_topo_seconds(&j->topo);
     j->dev->peak = j->dev->taken;
     double t = lf_now();
     int bad = lf_engine_run(j->engine, 1, &prompt, &sink, s->phase_s, err);
@@ -139,6 +140,7 @@ static int pass_run(lf_bench *b, int64_t length, lf_bench_sample *s, lf_err *err
     s->compute_s = lf_now() - t;
     s->ttft_s = m.first_token - t;
     lf_comm_stats_get(j->topo.pcp, &after);
+    s->exchange_s += lf_topo_seconds(&j->topo);
     s->took_part = 1;
     s->kv_bytes = m.bytes;
     s->peak_device_bytes = (int64_t)j->dev->peak;

@@ -47,6 +47,7 @@ static const lf_column cell_columns[] = {
     { "ttft_reduction_pct", LF_COLUMN_REAL, 3, CELL(ttft_less) },
     { "throughput_gain_pct", LF_COLUMN_REAL, 3, CELL(rate_more) },
     LF_PHASE_COLUMNS(CELL(phase_s)),
+    { "exchange_s", LF_COLUMN_REAL, 6, CELL(exchange_s) },
     { "kv_bytes", LF_COLUMN_INT, 0, CELL(kv_bytes) },
     { "pcp_bytes_sent", LF_COLUMN_INT, 0, CELL(pcp_sent) },
     { "pcp_bytes_expected", LF_COLUMN_COUNT, 0, CELL(pcp_expected) },
@@ -82,6 +83,7 @@ static void pass_add(lf_bench_cell *c, const lf_bench_sample *s, int ranks, doub
         *compute = fmax(*compute, s[r].compute_s);
         for (int p = 0; p < LF_PHASES; p++)
             c->phase_s[p] += s[r].phase_s[p] * share;
+        c->exchange_s += s[r].exchange_s * share;
         c->kv_bytes += s[r].kv_bytes;
         c->pcp_sent += s[r].pcp_sent;
         c->pcp_expected = s[r].pcp_expected < 0 || c->pcp_expected < 0 ? -1 : c->pcp_expected + s[r].pcp_expected;

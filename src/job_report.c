@@ -39,6 +39,7 @@ static lf_report_rank rank_mine(const lf_job *j)
         traffic_add(&r, LF_COMM_PCP, j->topo.pcp);
         traffic_add(&r, LF_COMM_TP, j->topo.tp);
         traffic_add(&r, LF_COMM_EP, j->topo.group);
+        r.exchange_s = lf_topo_seconds(&j->topo);
     }
     r.pcp_expected = rows_travel(j) || j->grid.pcp == 1 ? j->pcp_expected : -1;
     r.load_bytes = j->engine ? lf_engine_loaded(j->engine) : 0;

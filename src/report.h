@@ -37,6 +37,7 @@ typedef struct lf_report_rank {
     int64_t prompts, tokens;               /* that it had a part in */
     double compute_s;                      /* sum over its passes */
     double phase_s[LF_PHASES];
+    double exchange_s;                     /* in exchanges, whatever ran beside them: lf_topo_seconds */
     int64_t sent[LF_COMMS], received[LF_COMMS];       /* payload bytes to and from other ranks */
     int64_t pcp_expected;                  /* sent[LF_COMM_PCP] by traffic.h; negative: not computed (merge mode) */
     int64_t load_bytes;                    /* of weights, read from files to the device; 0: mapped or made up */

@@ -63,6 +63,7 @@ const lf_column lf_rank_columns[] = {
     { "tokens_taken", LF_COLUMN_INT, 0, RANK(tokens) },
     { "busy_s", LF_COLUMN_REAL, 6, RANK(compute_s) },
     LF_PHASE_COLUMNS(RANK(phase_s)),
+    { "exchange_s", LF_COLUMN_REAL, 6, RANK(exchange_s) },
     { "world_bytes_sent", LF_COLUMN_INT, 0, SENT(LF_COMM_WORLD) },
     { "world_bytes_received", LF_COLUMN_INT, 0, RECEIVED(LF_COMM_WORLD) },
     { "dp_bytes_sent", LF_COLUMN_INT, 0, SENT(LF_COMM_DP) },

@@ -243,3 +243,16 @@ int lf_topo_any(lf_comm *c, int yes, int *any, lf_err *err)
     }
     return lf_comm_end(c, start, bad);
 }
+
+double lf_topo_seconds(const lf_topo *t)
+{
+    const lf_comm *all[] = { t->pcp, t->tp, t->group };
+    double sum = 0;
+
+    for (int i = 0; i < 3; i++) {
+        lf_comm_stats s;
+        lf_comm_stats_get(all[i], &s);
+        sum += s.seconds;
+    }
+    return sum;
+}

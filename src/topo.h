@@ -29,6 +29,9 @@ int lf_topo_open(lf_topo *t, const lf_grid *g, lf_err *err);
 int lf_topo_attach(lf_topo *t, lf_dev *d, lf_err *err);
 void lf_topo_close(lf_topo *t);
 
+/* Seconds in exchanges of device data so far, on this rank (lf_comm_stats); right after a sync of the device. */
+double lf_topo_seconds(const lf_topo *t);
+
 /* A counter on rank 0 that all ranks draw from: dp groups pull prompts with it.  Next value, from 0.
  * Called by one rank of a group (ep_rank 0), which tells the others through lf_coll_* or lf_topo_bcast. */
 int lf_topo_next(lf_topo *t, int64_t *value, lf_err *err);
