@@ -40,9 +40,10 @@ def program():
 
 
 def prefill(case, out, *args, prefix="", env=None):
-    """Run `longfill prefill` over the case's prompts; prefix: "mpirun -n 2 ...".  -> (exit code, stderr)"""
+    """Run `longfill prefill` over the case's prompts; prefix: "mpirun -n 2 ...".  -> (exit code, stderr)
+    LF_TEST_DEVICE=cuda runs a whole test on GPUs."""
     command = [*shlex.split(prefix), program(), "prefill", "-m", case, "-i", os.path.join(case, "prompts.jsonl"),
-               "-o", out, "--device", "cpu", *args]
+               "-o", out, "--device", os.environ.get("LF_TEST_DEVICE", "cpu"), *args]
     done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL,
                           env={**os.environ, **(env or {})}, timeout=280)
     return done.returncode, done.stderr.decode(errors="replace")
