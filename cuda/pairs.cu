@@ -134,8 +134,8 @@ void lf_cuda_pairs(lf_dev *d, const lf_pairs *p)
         return;
     }
     if (shared > 48 * 1024 || s.pairs > INT32_MAX) {
-        lf_cuda_fail(c, "sorting %lld pairs among %d experts: the kernel has room for %d and for %d", (long long)s.pairs,
-                     p->experts, INT32_MAX, 48 * 1024 / (int)(sizeof(int32_t) * (WARPS + 1)));
+        lf_cuda_fail(c, "sorting %lld pairs among %d experts: the kernel has room for %d and for %d",
+                     (long long)s.pairs, p->experts, INT32_MAX, 48 * 1024 / (int)(sizeof(int32_t) * (WARPS + 1)));
         return;
     }
     s.table = (int32_t *)lf_cuda_scratch(c, LF_SCRATCH_A, lf_cuda_pairs_scratch(s.pairs, p->experts));
