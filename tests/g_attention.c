@@ -9,6 +9,11 @@
 #include "attention_case.h"
 #include "tap.h"
 
+#include "../src/dev_cuda_choice.h"
+#include "../src/log.h"
+
+#include <unistd.h>
+
 static const att_shape nano = { 4, 32, 8 }, mini = { 8, 64, 16 }, odd = { 3, 100, 5 }, flash = { 64, 512, 128 };
 
 static float *get_act(lf_dev *d, const lf_act *p, int64_t n)
@@ -90,12 +95,17 @@ typedef struct pair {                      /* the device under test, and the ref
     const char *name;
 } pair;
 
-static void open_pair(pair *p, const lf_model *m, int act_bytes)
+/* kernels: asked for, as in LONGFILL_KERNELS; NULL: none are. */
+static void open_pair(pair *p, const lf_model *m, int act_bytes, const char *kernels)
 {
     lf_err err;
 
     p->tol = act_bytes == 2 ? 4e-3 : 1e-5;
-    p->name = act_bytes == 2 ? "bf16" : "float32";
+    p->name = kernels ? kernels : act_bytes == 2 ? "bf16" : "float32";
+    if (kernels)
+        setenv("LONGFILL_KERNELS", kernels, 1);
+    else
+        unsetenv("LONGFILL_KERNELS");
     if (lf_cuda_open(&p->gpu, m, LF_EXACT, act_bytes, 0, &err) != 0 ||
         lf_cpu_open(&p->cpu, m, LF_EXACT, 0, &err) != 0)
         att_die("open", &err);
@@ -269,12 +279,12 @@ static void invariance(pair *p, att_shape s, att_case c, const char *what)
     att_free(&h);
 }
 
-static void geometry(att_shape s, int act_bytes)
+static void geometry(att_shape s, int act_bytes, const char *kernels)
 {
     lf_model m = att_model(s);
     pair p;
 
-    open_pair(&p, &m, act_bytes);
+    open_pair(&p, &m, act_bytes, kernels);
     positions(&p, s);
     partials(&p, s);
     merging(&p, s);
@@ -292,7 +302,7 @@ static void widths(int act_bytes)
     lf_model m = att_model(flash);
     pair p;
 
-    open_pair(&p, &m, act_bytes);
+    open_pair(&p, &m, act_bytes, NULL);
     for (int k = 0; k < 4; k++) {
         att_shape s = { heads[k], 512, 128 };
         compare(&p, s, (att_case){ .pos0 = 2000, .queries = 2, .ratio = 4, .k = 128, .count = -1, .sink = 1,
@@ -306,6 +316,87 @@ static void widths(int act_bytes)
     close_pair(&p);
 }
 
+/* ---- which kernel ran ---- */
+
+static void one_call(lf_dev *d, att_shape s)
+{
+    att_host h;
+    att_dev v;
+
+    att_make(&h, s, (att_case){ .pos0 = 0, .queries = 3, .spread = 1 }, d->act_bytes == 2, 7);
+    att_load(&v, d, &h);
+    d->ops->attention(d, &v.a);
+    att_unload(&v);
+    att_free(&h);
+}
+
+/* How often a line stands in what -v says while attention runs twice with 64 heads and once with 16. */
+static int lines(lf_dev *d, const char *line)
+{
+    char text[4096] = "";
+    FILE *f = tmpfile();
+    int old = dup(2), n = 0;
+
+    if (!f || old < 0)
+        return -1;
+    lf_log_setup(0, LF_VERBOSE);
+    dup2(fileno(f), 2);
+    one_call(d, flash);
+    one_call(d, flash);
+    one_call(d, (att_shape){ 16, 512, 128 });
+    dup2(old, 2);
+    close(old);
+    lf_log_setup(0, LF_NORMAL);
+    rewind(f);
+    text[fread(text, 1, sizeof text - 1, f)] = 0;
+    fclose(f);
+    printf("# %s: %zu bytes said\n", line, strlen(text));
+    for (const char *p = text; (p = strstr(p, line)); p++)
+        n++;
+    return n;
+}
+
+static void told(void)
+{
+    static const char *const name[] = { "general", "wgmma" };
+    lf_model m = att_model(flash);
+    char line[128];
+    pair p;
+
+    for (int forced = 0; forced < 2; forced++)
+        for (int other = 0; other < 2; other++) {
+            const char *ran = name[!forced], *kernel = other ? name[forced] : ran;
+            open_pair(&p, &m, 2, forced ? "attention=general" : NULL);
+            snprintf(line, sizeof line, "attention: %s (64 heads of 512, bf16)\n", kernel);
+            int n = lines(p.gpu, line);
+            TAP_CHECK(n == !other, "%s: -v tells %s %d times", p.name, kernel, n);
+            close_pair(&p);
+        }
+}
+
+/* A kernel that cannot do a shape, and one that does not exist. */
+static void refused(void)
+{
+    lf_model m = att_model(nano);
+    lf_err err = { "" };
+    lf_dev *d;
+    pair p;
+
+    open_pair(&p, &m, 4, "attention=wgmma");
+    one_call(p.gpu, nano);
+    int bad = p.gpu->ops->sync(p.gpu, &err);
+    TAP_CHECK(bad && strstr(err.text, "attention=wgmma, which cannot do 4 heads of 32, float32: it needs bf16"),
+              "refused: %s", err.text);
+    close_pair(&p);
+    setenv("LONGFILL_KERNELS", "index=mma,attention=fast", 1);
+    bad = lf_cuda_open(&d, &m, LF_EXACT, 4, 0, &err);
+    TAP_CHECK(bad && strstr(err.text, "\"attention=fast\"") && strstr(err.text, "attention: general wgmma"),
+              "refused: %s", err.text);
+    if (!bad)
+        lf_dev_close(d);
+    unsetenv("LONGFILL_KERNELS");
+}
+
 int main(void)
 {
     int count;
@@ -316,11 +407,14 @@ int main(void)
         return tap_done();
     }
     for (int act_bytes = 4; act_bytes >= 2; act_bytes -= 2) {
-        geometry(nano, act_bytes);
-        geometry(mini, act_bytes);
-        geometry(odd, act_bytes);
-        geometry(flash, act_bytes);
+        geometry(nano, act_bytes, NULL);
+        geometry(mini, act_bytes, NULL);
+        geometry(odd, act_bytes, NULL);
+        geometry(flash, act_bytes, NULL);
         widths(act_bytes);
     }
+    geometry(flash, 2, "attention=general");
+    told();
+    refused();
     return tap_done();
 }

@@ -15,6 +15,8 @@
 
 #include "../src/dev_cuda_plan.h"
 
+#include <string.h>
+
 enum { EXPERTS = 5, MISFIT = 2, MOST = 130 };      /* the one that does not fold; pairs of one, at most */
 
 typedef struct shape {
@@ -132,7 +134,7 @@ static experts picking(pair *p, const experts *e)
     return q;
 }
 
-static gb_way way_of(const pair *p, lf_expert_way way, const lf_weight *w)
+static gb_way way_of(const pair *p, int way, const lf_weight *w)
 {
     if (way != LF_EXPERT_PLAIN || (p->dev[PAIR_GPU]->numerics == LF_RELEASED && lf_cuda_fp8_fits(w)))
         return GB_FP8;
@@ -146,7 +148,8 @@ static void bounds(const pair *p, const experts *e, const int64_t *count, const 
 
     for (int n = 0; n < EXPERTS; n++) {
         const lf_weight *w1 = &e->w1[n].side[PAIR_CPU], *w2 = &e->w2[n].side[PAIR_CPU], *w3 = &e->w3[n].side[PAIR_CPU];
-        lf_expert_way way = lf_cuda_expert_way_of(numerics, w1, w2, w3, !(e->s->misfit && n == MISFIT));
+        unsigned fits = lf_cuda_expert_fits(numerics, w1, w2, w3, !(e->s->misfit && n == MISFIT));
+        int way = lf_kernel_of(p->dev[PAIR_GPU]->kernels, LF_CHOICE_EXPERTS, fits);
         gb_expert x = { w1, w2, w3, way_of(p, way, w1), way_of(p, way, w2), p->bf16,
                         numerics == LF_RELEASED && gb_quantised(w1), e->s->limit };
         int32_t src[MOST];
@@ -190,6 +193,62 @@ static void all_experts(const lf_model *m, lf_numerics numerics, int act_bytes, 
         TAP_CHECK(same(&e, got[0], counts[0], got[1], counts[1]) && same(&e, got[1], counts[1], got[3], counts[3]) &&
                   same(&e, got[0], counts[0], got[2], counts[2]), "  and a pair's bits depend on nothing but the pair");
         pair_sync(&p, "experts");
+        pair_clear(&p);
+    }
+    pair_close(&p);
+}
+
+/* A way that is asked for.  fits: all of the experts can be multiplied with so. */
+static void one_way(pair *p, const experts *e, const float *own, lf_expert_way way, int fits, double tol)
+{
+    const shape *s = e->s;
+    char *text = lf_printf("experts=%s", lf_kernel_name(LF_CHOICE_EXPERTS, way)), *why;
+    int64_t pairs = 0;
+    lf_err err = { "" };
+
+    for (int n = 0; n < EXPERTS; n++)
+        pairs += counts[1][n];
+    if (lf_kernels_parse(&p->dev[PAIR_GPU]->kernels, text, &err))
+        pair_die(text, err.text);
+    float *got = run(p, PAIR_GPU, e, counts[1]);
+    int bad = p->dev[PAIR_GPU]->ops->sync(p->dev[PAIR_GPU], &err);
+    if (way == LF_EXPERT_PLAIN) {
+        experts q = picking(p, e);
+        bounds(p, e, counts[1], run(p, PAIR_GPU, &q, counts[1]), got);
+    }
+    p->dev[PAIR_GPU]->kernels = 0;
+    if (fits && way != LF_EXPERT_PLAIN) {
+        TAP_CHECK(!bad && memcmp(got, own, 4 * (size_t)(pairs * s->hidden)) == 0,
+                  "%s, %s experts of [%d, %d]: what they choose by themselves %s", text, lf_dtype_name(s->type),
+                  (int)s->hidden, (int)s->inter, err.text);
+    } else if (fits) {
+        double off = pair_worst(got, run(p, PAIR_CPU, e, counts[1]), pairs, s->hidden, s->hidden);
+        TAP_CHECK(!bad && off <= tol, "%s, %s experts of [%d, %d]: off by %.2g, at most %.2g %s", text,
+                  lf_dtype_name(s->type), (int)s->hidden, (int)s->inter, off, tol, err.text);
+    } else {
+        why = lf_printf("%s, which cannot do ", text);
+        TAP_CHECK(bad && strstr(err.text, why) && isnan(got[0]), "%s, %s experts of [%d, %d]: refused: %s", text,
+                  lf_dtype_name(s->type), (int)s->hidden, (int)s->inter, err.text);
+        free(why);
+    }
+    free(text);
+}
+
+/* Every way, asked for: plain does all; one of the others at most, and not where an expert does not fold. */
+static void all_ways(const lf_model *m, lf_numerics numerics, double tol)
+{
+    pair p;
+
+    pair_open(&p, m, numerics, 2);
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
+        const shape *s = &shapes[i];
+        experts e = experts_new(&p, s);
+        float *own = run(&p, PAIR_GPU, &e, counts[1]);
+        int released = numerics == LF_RELEASED;
+        one_way(&p, &e, own, LF_EXPERT_PLAIN, 1, tol);
+        one_way(&p, &e, own, LF_EXPERT_STORED, released && s->type == LF_E4M3, tol);
+        one_way(&p, &e, own, LF_EXPERT_FOLDED, released && s->type == LF_I8 && s->inter % 128 == 0 && !s->misfit, tol);
+        pair_sync(&p, "ways");
         pair_clear(&p);
     }
     pair_close(&p);
@@ -279,5 +338,7 @@ int main(void)
     all_experts(&m, LF_EXACT, 4, 3e-5);
     all_experts(&m, LF_EXACT, 2, 1e-2);
     all_experts(&m, LF_RELEASED, 2, 3e-2);
+    all_ways(&m, LF_EXACT, 1e-2);
+    all_ways(&m, LF_RELEASED, 3e-2);
     return tap_done();
 }

@@ -31,7 +31,8 @@ enum { G_IN = 12, G_KEPT = 512, G_WEIGHTS = 96 };
 typedef enum g_kind { G_F32, G_BF16, G_E4M3, G_FP4, G_FP4_WIDE } g_kind;
 
 typedef struct g_run {
-    const char *geometry, *mode;
+    const char *geometry, *mode, *own_mode;            /* mode: with the kernel asked for (g_kernels.h) */
+    char asked[64];
     int64_t rows;                          /* of a case: the largest count asked for */
     lf_model model;
     lf_numerics numerics;
@@ -166,11 +167,13 @@ static inline lf_act *g_act(g_run *r, lf_dev *d, const float *x, int64_t n)
     return p;
 }
 
+static lf_err *g_expected;                 /* not NULL: errors go here, and the program goes on */
+
 static inline void g_get(lf_dev *d, void *out, const void *p, size_t bytes)
 {
     lf_err err;
 
-    if (d->ops->sync(d, &err) != 0)
+    if (d->ops->sync(d, g_expected ? g_expected : &err) != 0 && !g_expected)
         g_die(d->ops->name, err.text);
     if (bytes)
         d->ops->get(d, out, p, bytes);

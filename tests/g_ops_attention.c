@@ -5,9 +5,9 @@
  * Tolerances.  Float32: 1e-5 of a query's largest output.  bf16: products of bf16 values are exact and sums
  * are float32, but weights are rounded to bf16 before they meet the values, an error of 2^-9 each of either
  * sign, and the output is rounded: 1e-2 of the row in all, 2 % of its largest value in one place.  The
- * log-sum-exp: 1e-3 then.  merge: one step.
+ * log-sum-exp: 1e-3 then.  merge: one step.  Every kernel of attention that can do a geometry runs all of its cases.
  */
-#include "g_ops.h"
+#include "g_kernels.h"
 
 enum { POS0, WIN_POS0, WIN_ROWS, ROW_FIRST, ROW_COUNT, RATIO, SEL, SINK, WANT };           /* opt */
 enum { OUT, PART, LSE };                   /* WANT: the output, the same when lse is asked for, lse */
@@ -141,10 +141,26 @@ static void merges(g_run *r)
     }
 }
 
+static void kernels(g_run *r)
+{
+    unsigned fits = 1u << LF_ATTENTION_GENERAL;
+    int64_t each = (int64_t)r->model.heads * r->model.head_dim;
+
+    if (r->act == 2 && r->model.head_dim == 512)
+        fits |= 1u << LF_ATTENTION_WGMMA;
+    g_others(r, LF_CHOICE_ATTENTION, fits, cases);
+    memcpy(r->opt, (int64_t[]){ 0, 0, 3, 0, 0, 0, 0, 0, OUT }, 72);
+    r->in[0] = g_values(r, 3 * each, 1);
+    r->in[1] = g_values(r, 3 * r->model.head_dim, 1);
+    g_refused(r, LF_CHOICE_ATTENTION, fits, "attention", attend, each);
+    g_forget(r);
+}
+
 static void all(g_run *r)
 {
     cases(r);
     merges(r);
+    kernels(r);
 }
 
 int main(void)

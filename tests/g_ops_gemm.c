@@ -7,7 +7,7 @@
  * products exact, but the tensor cores keep about 14 bits of a sum of fp8 products; 1.5e-3 of the row was
  * measured against float64, output rounding included, so 4e-3.
  */
-#include "g_ops.h"
+#include "g_kernels.h"
 
 enum { ROW0, ROWS, COL0, COLS, LDX, LDO, F32, PLAIN, PARTS, KIND };    /* opt; the weight is number 0 */
 
@@ -49,6 +49,20 @@ static g_tol tolerance(const g_run *r)
                                    : (g_tol){ 1e-5, 1, 0.005, 4e-3 };      /* a short row's largest, 2^-8 off */
 }
 
+/* The kernels that can do the product at hand: by the weight's whole columns, and what is asked. */
+static unsigned fitting(const g_run *r, int64_t all_cols)
+{
+    const int64_t *o = r->opt;
+    int parts = o[PARTS] > 1 && r->act == 4, blocks = o[ROW0] % 128 == 0 && o[COL0] % 128 == 0;
+    int sizes = o[ROWS] >= 128 && o[ROWS] % 8 == 0 && o[COLS] >= 128 && o[COLS] % 16 == 0 && all_cols % 16 == 0;
+
+    if (parts)
+        return 1u << LF_GEMM_PARTS;
+    if (r->numerics == LF_RELEASED && !o[PLAIN] && o[KIND] == G_E4M3 && blocks && sizes)
+        return 1u << LF_GEMM_PLAIN | 1u << LF_GEMM_FP8;
+    return 1u << LF_GEMM_PLAIN;
+}
+
 static void product(g_run *r, const char *name, int64_t rows, int64_t cols, const int64_t *opt)
 {
     static const char *const kind[] = { "f32", "bf16", "e4m3", "e2m1", "e2m1, wide" };
@@ -61,6 +75,12 @@ static void product(g_run *r, const char *name, int64_t rows, int64_t cols, cons
     snprintf(text, sizeof text, "gemm %s, %s [%lld, %lld]%s", name, kind[r->opt[KIND]], (long long)rows,
              (long long)cols, r->opt[F32] ? ", float32 out" : "");
     g_check(r, text, gemm, r->rows, r->opt[ROWS], tolerance(r));
+    unsigned fits = fitting(r, cols);
+    if (fits >> LF_GEMM_FP8) {
+        g_ask(r, LF_CHOICE_GEMM, LF_GEMM_PLAIN);
+        g_check(r, text, gemm, r->rows, r->opt[ROWS], tolerance(r));
+    }
+    g_refused(r, LF_CHOICE_GEMM, fits, text, gemm, r->opt[ROWS]);
     g_forget(r);
 }
 

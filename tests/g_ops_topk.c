@@ -7,8 +7,12 @@
  * sums of another order, so scores may differ by 1e-5 of the largest, and an entry may be chosen in place of
  * another only if their scores are that close; in float32 the choice must be the same.  Where released numerics are
  * scored in e4m3 (64 heads of 128) the tensor cores keep some 13 bits of a sum: 2^-12 of the largest.
+ *
+ * Every kernel that can do a geometry runs its cases.  Byte for byte the same must be: both kernels of the choice; and
+ * scores in e4m3 and those in bf16 by the same warpgroup products, where a row has one scale, so that all sums of
+ * products are exact in both, and everything else is scaled by powers of two and added in the same order.
  */
-#include "g_ops.h"
+#include "g_kernels.h"
 
 /* opt: k, pos0, row_first, row_count, scores asked for.  A row is k entries, then k scores (0 beside -1). */
 static void topk(g_run *r, lf_dev *d, int64_t first, int64_t m, float *out)
@@ -62,7 +66,8 @@ static void merged(g_run *r, lf_dev *d, int64_t first, int64_t m, float *out)
 static void judge_choice(g_run *r, const float *got, const float *want, const float *score, int64_t rows)
 {
     int64_t k = r->opt[0], first = r->opt[2], count = r->opt[3], other = 0;
-    int e4m3 = r->numerics == LF_RELEASED && r->model.index_heads == 64 && r->model.index_dim == 128;
+    int e4m3 = r->numerics == LF_RELEASED && r->model.index_heads == 64 && r->model.index_dim == 128 &&
+               lf_kernel_of(r->gpu->kernels, LF_CHOICE_INDEX, 15) == LF_INDEX_FP8;
     float tol = e4m3 ? 0x1p-12f : 1e-5f;
     int bad = 0, off = 0;
 
@@ -263,9 +268,83 @@ static void tops(g_run *r)
     g_forget(r);
 }
 
+/* Rows of e2m1 values times one power of two a row. */
+static float *one_scale(g_run *r, int64_t rows, int64_t width)
+{
+    static const float value[] = { 0, 0.5f, 1, 1.5f, 2, 3, 4, 6 };
+    float *x = g_keep(r, (size_t)(rows * width) * 4), unit = 1;
+
+    for (int64_t i = 0; i < rows * width; i++) {
+        if (i % width == 0)
+            unit = ldexpf(1, (int)g_below(r, 9) - 4);
+        x[i] = (g_below(r, 2) ? unit : -unit) * value[g_below(r, 8)];
+    }
+    return x;
+}
+
+/* The bytes of two kernels of an operation, of which neither may be left out. */
+static void alike(g_run *r, lf_choice op, int one, int two)
+{
+    int64_t width = 2 * r->opt[0], n = r->rows * width, some = 0;
+    float *a = lf_alloc((size_t)n * 4), *b = lf_alloc((size_t)n * 4);
+
+    g_ask(r, op, one);
+    topk(r, r->gpu, 0, r->rows, a);
+    g_ask(r, op, two);
+    topk(r, r->gpu, 0, r->rows, b);
+    g_ask(r, op, -1);
+    g_release(r);
+    for (int64_t i = 0; i < n; i++)
+        some += a[i] > 0;
+    TAP_CHECK(some > n / 4 && memcmp(a, b, (size_t)n * 4) == 0, "index_topk, %s, %s: %s is %s, byte for byte",
+              r->geometry, r->mode, lf_kernel_name(op, one), lf_kernel_name(op, two));
+    free(a);
+    free(b);
+}
+
+static void same_bytes(g_run *r, int fp8)
+{
+    int64_t count = 1063, di = r->model.index_dim, heads = r->model.index_heads, k = r->model.index_topk;
+
+    for (int i = 0; i < 3; i++) {
+        memcpy(r->opt, (int64_t[]){ i == 2 ? 900 : k + i, 4000, 0, count, 1, 1 }, 48);
+        r->in[0] = one_scale(r, r->rows * heads, di);
+        r->in[1] = g_floats(r, r->rows * heads, 0.1f);
+        r->in[2] = one_scale(r, count, di);
+        alike(r, LF_CHOICE_SELECT, LF_SELECT_GENERAL, LF_SELECT_STREAM);
+        if (fp8)
+            alike(r, LF_CHOICE_INDEX, LF_INDEX_WGMMA, LF_INDEX_FP8);
+        g_forget(r);
+    }
+}
+
+static void kernels(g_run *r)
+{
+    int bf16 = r->act == 2, flash = r->model.index_heads == 64, released = r->numerics == LF_RELEASED;
+    unsigned fits = 1u << LF_INDEX_GENERAL, choice = 1u << LF_SELECT_GENERAL;
+
+    if (bf16)                                                  /* all three geometries have widths that it takes */
+        fits |= 1u << LF_INDEX_MMA;
+    if (bf16 && flash)
+        fits |= 1u << LF_INDEX_WGMMA;
+    if (bf16 && flash && released)
+        fits |= 1u << LF_INDEX_FP8;
+    g_others(r, LF_CHOICE_INDEX, fits, choices);
+    g_others(r, LF_CHOICE_SELECT, choice | 1u << LF_SELECT_STREAM, r->model.index_dim == 32 ? many_entries : choices);
+    same_bytes(r, bf16 && flash && released);
+    memcpy(r->opt, (int64_t[]){ 2049, 12000, 0, 3000, 1, 1 }, 48);
+    r->in[0] = g_whole(r, 3 * r->model.index_heads * r->model.index_dim, 1, 1);
+    r->in[1] = g_whole(r, 3 * r->model.index_heads, 2, 0.25f);
+    r->in[2] = g_whole(r, 3000 * r->model.index_dim, 1, 1);
+    g_refused(r, LF_CHOICE_INDEX, fits, "index_topk", topk, 2 * 2049);
+    g_refused(r, LF_CHOICE_SELECT, choice, "the choice of 2049 entries", topk, 2 * 2049);
+    g_forget(r);
+}
+
 static void all(g_run *r)
 {
     choices(r);
+    kernels(r);
     if (r->model.index_dim == 32)
         many_entries(r);
     tops(r);
