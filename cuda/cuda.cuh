@@ -52,7 +52,7 @@ typedef struct lf_cuda_plans lf_cuda_plans;            /* gemm.cu: the algorithm
 typedef struct lf_cuda_stores lf_cuda_stores;          /* weight.cu: memory of uploaded weights */
 typedef struct lf_cuda_clock lf_cuda_clock;            /* clock.cu: time stamps not yet read */
 typedef struct lf_cuda_loader lf_cuda_loader;          /* load.cu: readers of weights, while these are loaded */
-typedef struct lf_cuda_bank lf_cuda_bank;              /* bank.cuh: a layer's experts, expanded to fp8 */
+typedef struct lf_cuda_banks lf_cuda_banks;            /* bank.cuh: layers' experts, expanded to fp8 */
 
 typedef struct lf_cuda {
     lf_dev dev;                            /* first: an lf_dev is this */
@@ -73,7 +73,7 @@ typedef struct lf_cuda {
     int helds, held_room;
     lf_cuda_plans *plans;
     lf_cuda_stores *stores;
-    lf_cuda_bank *bank;
+    lf_cuda_banks *banks;
     lf_cuda_loader *loader;                /* NULL: nothing is being loaded */
     lf_cuda_clock *clock;
     lf_cuda_line *told;                    /* what -v has said of kernels (choice.cu) */
@@ -182,10 +182,19 @@ void lf_cuda_expand(lf_cuda *c, const lf_weight *w, int64_t r0, int64_t n, __nv_
 void lf_cuda_expand(lf_cuda *c, const lf_weight *w, int64_t r0, int64_t n, float *out, int64_t ldo);
 void lf_cuda_stores_free(lf_cuda *c);
 
-/* fold.cu: a whole packed e2m1 weight as e4m3 codes [rows, cols] with scales [ceil(rows/128)][scale_ld]; *misfit
- * (device memory) becomes 1 where that would lose something, and NaN stands there.  folds: whether it works. */
+/* fold.cu: a whole packed e2m1 weight as e4m3 codes with a scale per 128x128. */
+typedef struct lf_cuda_folding {
+    const lf_weight *w;
+    uint8_t *out;                          /* [rows, cols]; NULL: only *misfit is wanted */
+    float *scale;                          /* [ceil(rows/128)][scale_ld], the columns that the weight has */
+    int64_t scale_ld;
+    int *misfit;                           /* device memory: becomes 1 where something would be lost, and NaN stands
+                                            * there; may be NULL */
+} lf_cuda_folding;
+
+void lf_cuda_fold(lf_cuda *c, const lf_cuda_folding *f, int n);
+/* Whether it works. */
 int lf_cuda_folds(lf_cuda *c, const lf_weight *w, int *folds, lf_err *err);
-void lf_cuda_fold(lf_cuda *c, const lf_weight *w, uint8_t *out, float *scale, int64_t scale_ld, int *misfit);
 
 /* ---- products ---- */
 
@@ -212,8 +221,10 @@ void lf_cuda_plans_free(lf_cuda *c);
 int lf_cuda_clock_open(lf_cuda *c, lf_err *err);
 void lf_cuda_clock_free(lf_cuda *c);
 void lf_cuda_clock_settle(lf_cuda *c);     /* waits for the last stamp and adds up all */
-void lf_cuda_bank_free(lf_cuda *c);
-void lf_cuda_bank_forget(lf_cuda *c);      /* weights have changed: what was expanded is worth nothing */
+int lf_cuda_banks_open(lf_cuda *c, lf_err *err);
+void lf_cuda_banks_free(lf_cuda *c);
+void lf_cuda_banks_wait(lf_cuda *c);       /* the host waits for what is being expanded */
+void lf_cuda_banks_forget(lf_cuda *c);     /* weights have changed: what was expanded is worth nothing */
 
 /* ---- the operations, one file a concept ---- */
 
@@ -270,6 +281,7 @@ void lf_cuda_merge(lf_dev *d, lf_act *out, const lf_act *part, const float *lse,
 void lf_cuda_route(lf_dev *d, const lf_route *r);
 void lf_cuda_pairs(lf_dev *d, const lf_pairs *p);
 void lf_cuda_arrivals(lf_dev *d, const lf_arrivals *a);
+void lf_cuda_prepare(lf_dev *d, const lf_experts *e);
 void lf_cuda_experts(lf_dev *d, const lf_experts *e);
 void lf_cuda_combine(lf_dev *d, lf_act *out, const lf_act *z, const int32_t *slot, int k, const lf_act *shared,
                      int64_t m);

@@ -96,6 +96,8 @@ static int cuda_sync(lf_dev *d, lf_err *err)
         if (!LF_CUDA(c, cudaEventRecord(c->end, c->streams[q]), "waiting for the GPU: an earlier kernel failed"))
             lf_cuda_wait(c, c->end, "waiting for the GPU: an earlier kernel failed");
     if (!c->failed)
+        lf_cuda_banks_wait(c);
+    if (!c->failed)
         lf_cuda_clock_settle(c);
     if (!c->failed)
         return 0;
@@ -123,7 +125,7 @@ static void cuda_close(lf_dev *d)
         if (c->streams[q])
             cudaStreamSynchronize(c->streams[q]);
     lf_cuda_load_end(c);
-    lf_cuda_bank_free(c);
+    lf_cuda_banks_free(c);
     lf_cuda_plans_free(c);
     lf_cuda_stores_free(c);
     lf_cuda_clock_free(c);
@@ -151,8 +153,8 @@ static const lf_dev_ops cuda_ops = {
     .row_pack = lf_cuda_row_pack, .row_unpack = lf_cuda_row_unpack,
     .index_topk = lf_cuda_index_topk, .topk_merge = lf_cuda_topk_merge,
     .attention = lf_cuda_attention, .merge = lf_cuda_merge,
-    .route = lf_cuda_route, .pairs = lf_cuda_pairs, .arrivals = lf_cuda_arrivals, .experts = lf_cuda_experts,
-    .combine = lf_cuda_combine,
+    .route = lf_cuda_route, .pairs = lf_cuda_pairs, .arrivals = lf_cuda_arrivals, .prepare = lf_cuda_prepare,
+    .experts = lf_cuda_experts, .combine = lf_cuda_combine,
     .logits_topk = lf_cuda_logits_topk, .logprob = lf_cuda_logprob,
 };
 
@@ -196,7 +198,7 @@ static int start(lf_cuda *c, lf_err *err)
     if (blas != CUBLAS_STATUS_SUCCESS)
         return lf_fail(err, "GPU %d: cuBLASLt did not start: %s", c->device, cublasLtGetStatusString(blas));
     return lf_cuda_queues_open(c, err) || lf_cuda_memory_open(c, err) || lf_cuda_clock_open(c, err) ||
-           lf_cuda_plans_open(c, err) ? -1 : 0;
+           lf_cuda_plans_open(c, err) || lf_cuda_banks_open(c, err) ? -1 : 0;
 }
 
 int lf_cuda_open(lf_dev **out, const lf_model *m, lf_numerics numerics, int act_bytes, int device, lf_err *err)

@@ -271,15 +271,11 @@ void lf_cuda_experts(lf_dev *d, const lf_experts *e)
 {
     lf_cuda *c = lf_cuda_of(d);
     batch b = { c, e };
-    int folded = 0;
 
     if (e->experts == 0 || e->first[e->experts] == e->first[0])
         return;
-    for (int x = 0; x < e->experts; x++)
-        folded |= lf_cuda_expert_way(c, e, x) == LF_EXPERT_FOLDED;
-    if (c->failed)
-        return;
-    if (folded && !(b.bank = lf_cuda_bank_of(c, e)))
+    int banked = lf_cuda_bank_wanted(c, e);
+    if (c->failed || (banked && !(b.bank = lf_cuda_bank_of(c, e))))
         return;
     b.hidden = e->w1[0].cols;
     b.inter = e->w1[0].rows;

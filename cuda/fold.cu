@@ -44,17 +44,26 @@ static __device__ void fold_32(uint8_t *out, uint4 packed, uint2 table)
 typedef struct matrix {
     const uint8_t *data, *scale;           /* [rows, cols / 2], [rows, cols / 32] */
     int64_t rows, cols;
-    uint8_t *out;                          /* [rows, cols]; NULL: only say whether it folds */
-    float *out_scale;                      /* [ceil(rows / 128)][scale_ld] */
+    uint8_t *out;                          /* the rest: as lf_cuda_folding has it */
+    float *out_scale;
     int64_t scale_ld;
-    int *misfit;                           /* set to 1 where a block does not fold */
+    int *misfit;
 } matrix;
 
-/* A block of 256 threads per 128x128: two groups of 32 each. */
-static __device__ void fold_block(const matrix &m)
+/* What one launch takes: within the 4 KiB of arguments that every driver takes. */
+enum { TOGETHER = 60 };
+
+typedef struct matrices {
+    matrix m[TOGETHER];
+} matrices;
+
+static_assert(sizeof(matrices) <= 4096, "too many matrices for a kernel's arguments");
+
+/* 256 threads per 128x128: two groups of 32 each. */
+static __device__ void fold_block(const matrix &m, int64_t down, int64_t along)
 {
     __shared__ int low, high;
-    int64_t row0 = (int64_t)blockIdx.y * 128, group0 = (int64_t)blockIdx.x * 4, groups = m.cols / 32;
+    int64_t row0 = down * 128, group0 = along * 4, groups = m.cols / 32;
     uint4 packed[2];
     int exponent[2];
 
@@ -77,12 +86,12 @@ static __device__ void fold_block(const matrix &m)
     __syncthreads();
     int scale = high < 0 ? 127 : max(high - FOLD_HIGH, 1);             /* high < 0: all zeros */
     int fits = high < 0 || (high != 255 && low - scale >= FOLD_LOW);
-    if (threadIdx.x == 0 && !fits)
+    if (threadIdx.x == 0 && !fits && m.misfit)
         *m.misfit = 1;
     if (!m.out)
         return;
     if (threadIdx.x == 0)
-        m.out_scale[blockIdx.y * m.scale_ld + blockIdx.x] = fits ? lf_e8m0((uint8_t)scale) : lf_e8m0(255);
+        m.out_scale[down * m.scale_ld + along] = fits ? lf_e8m0((uint8_t)scale) : lf_e8m0(255);
 #pragma unroll
     for (int i = 0; i < 2; i++) {
         int64_t row = row0 + ((int)threadIdx.x >> 2) + i * 64, group = group0 + ((int)threadIdx.x & 3);
@@ -93,35 +102,45 @@ static __device__ void fold_block(const matrix &m)
     }
 }
 
-static __global__ void __launch_bounds__(256) fold(matrix m)
+/* A row of the grid per matrix, as long as the one of most blocks needs. */
+static __global__ void __launch_bounds__(256) fold(const __grid_constant__ matrices all)
 {
-    fold_block(m);
+    const matrix &m = all.m[blockIdx.y];
+    int64_t wide = (m.cols + 127) / 128, down = blockIdx.x / wide;
+
+    if (down * 128 < m.rows)
+        fold_block(m, down, blockIdx.x % wide);
 }
 
-static dim3 blocks_of(const matrix &m)
+void lf_cuda_fold(lf_cuda *c, const lf_cuda_folding *f, int n)
 {
-    return dim3(lf_blocks(m.cols, 128), lf_blocks(m.rows, 128));
+    matrices all = {};
+
+    for (int at = 0, some; at < n; at += some) {
+        int64_t blocks = 0;
+        some = (int)lf_min(n - at, TOGETHER);
+        for (int i = 0; i < some; i++) {
+            const lf_cuda_folding *x = &f[at + i];
+            const lf_weight *w = x->w;
+            all.m[i] = { w->data, w->scale, w->all_rows, w->all_cols, x->out, x->scale, x->scale_ld, x->misfit };
+            blocks = lf_max(blocks, lf_ceil_div(w->all_rows, 128) * lf_ceil_div(w->all_cols, 128));
+        }
+        if (blocks)
+            fold<<<dim3((unsigned)blocks, (unsigned)some), 256, 0, c->stream>>>(all);
+        LF_LAUNCHED(c, "fold");
+    }
 }
 
 int lf_cuda_folds(lf_cuda *c, const lf_weight *w, int *folds, lf_err *err)
 {
     int *misfit = (int *)lf_cuda_scratch(c, LF_SCRATCH_A, sizeof *misfit), host = 0;
-    matrix m = { w->data, w->scale, w->all_rows, w->all_cols, NULL, NULL, 0, misfit };
+    lf_cuda_folding f = { w, NULL, NULL, 0, misfit };
 
-    if (misfit && w->all_rows && w->all_cols) {
+    if (misfit) {
         lf_cuda_fill(&c->dev, misfit, 0, sizeof *misfit);
-        fold<<<blocks_of(m), 256, 0, c->stream>>>(m);
-        LF_LAUNCHED(c, "fold");
+        lf_cuda_fold(c, &f, 1);
         lf_cuda_get(&c->dev, &host, misfit, sizeof host);
     }
     *folds = !host;
     return c->failed ? c->dev.ops->sync(&c->dev, err) : 0;
-}
-
-void lf_cuda_fold(lf_cuda *c, const lf_weight *w, uint8_t *out, float *scale, int64_t scale_ld, int *misfit)
-{
-    matrix m = { w->data, w->scale, w->all_rows, w->all_cols, out, scale, scale_ld, misfit };
-
-    fold<<<blocks_of(m), 256, 0, c->stream>>>(m);
-    LF_LAUNCHED(c, "fold");
 }

@@ -131,7 +131,8 @@ static void finish(lf_cuda *c, lf_cuda_loader *l, const lf_weight *w)
     if (l->flags == FLAGS)
         read_flags(c, l);
     l->flagged[l->flags] = x;
-    lf_cuda_fold(c, w, NULL, NULL, 0, l->flag + l->flags++);
+    lf_cuda_folding f = { w, NULL, NULL, 0, l->flag + l->flags++ };
+    lf_cuda_fold(c, &f, 1);
 }
 
 /* Steps up to the one that sends a piece, at least; all: every one. */

@@ -88,16 +88,16 @@ void *lf_cuda_scratch(lf_cuda *c, lf_cuda_slot slot, size_t bytes)
     return a->p;
 }
 
-/* The bank is emptied by growing, so what it holds must not be believed. */
+/* A bank is emptied by growing, so what it holds must not be believed. */
 int lf_cuda_reserve(lf_dev *d, const lf_dev_load *load, lf_err *err)
 {
     lf_cuda *c = lf_cuda_of(d);
     size_t slot[LF_SCRATCH_SLOTS];
 
     lf_cuda_room(slot, d, load);
-    if (slot[LF_SCRATCH_MOE_BANK] > c->scratch[LF_SCRATCH_MOE_BANK].bytes ||
-        slot[LF_SCRATCH_MOE_BANK_SCALE] > c->scratch[LF_SCRATCH_MOE_BANK_SCALE].bytes)
-        lf_cuda_bank_forget(c);
+    for (int i = LF_SCRATCH_MOE_BANK; i <= LF_SCRATCH_MOE_BANK_2_SCALE; i++)
+        if (slot[i] > c->scratch[i].bytes)
+            lf_cuda_banks_forget(c);
     c->reserved = 0;
     for (int i = 0; i < LF_SCRATCH_SLOTS; i++)
         if (slot[i] && !lf_cuda_scratch(c, (lf_cuda_slot)i, slot[i])) {

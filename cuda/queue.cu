@@ -6,10 +6,11 @@
 
 int lf_cuda_queues_open(lf_cuda *c, lf_err *err)
 {
-    cudaError_t rc = cudaSuccess;
+    int low = 0, high = 0;
+    cudaError_t rc = cudaDeviceGetStreamPriorityRange(&low, &high);
 
-    for (int q = 0; q < LF_QUEUES && rc == cudaSuccess; q++)
-        rc = cudaStreamCreateWithFlags(&c->streams[q], cudaStreamNonBlocking);
+    for (int q = 0; q < LF_QUEUES && rc == cudaSuccess; q++)           /* before what is made ready beside (bank.cu) */
+        rc = cudaStreamCreateWithPriority(&c->streams[q], cudaStreamNonBlocking, high);
     for (int i = 0; i < LF_MARKS && rc == cudaSuccess; i++)
         rc = cudaEventCreateWithFlags(&c->marks[i], cudaEventDisableTiming);
     if (rc == cudaSuccess)

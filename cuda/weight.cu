@@ -141,7 +141,7 @@ int lf_cuda_weight_place(lf_cuda *c, lf_weight *w, size_t bytes, size_t scale_by
     if (sizes_match(w, bytes, scale_bytes, err) || store_take(c, &p, bytes, err) ||
         (scale_bytes && store_take(c, &s, scale_bytes, err)))
         return -1;
-    lf_cuda_bank_forget(c);
+    lf_cuda_banks_forget(c);
     w->data = (const uint8_t *)p;
     w->scale = (const uint8_t *)s;
     return 0;

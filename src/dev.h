@@ -301,6 +301,9 @@ typedef struct lf_dev_ops {
     void (*route)(lf_dev *d, const lf_route *r);
     void (*pairs)(lf_dev *d, const lf_pairs *p);
     void (*arrivals)(lf_dev *d, const lf_arrivals *a);
+    /* May be NULL.  The experts (w1, w2, w3) that are multiplied with soon: the device may get them ready beside what
+     * runs.  Two sets at most wait at a time; experts() of others does without. */
+    void (*prepare)(lf_dev *d, const lf_experts *e);
     void (*experts)(lf_dev *d, const lf_experts *e);
     /* out[t] = sum over slots j, in their order, of z[slot[t*K + j]], plus shared[t]; rounded. */
     void (*combine)(lf_dev *d, lf_act *out, const lf_act *z, const int32_t *slot, int k, const lf_act *shared,

@@ -255,9 +255,9 @@ static void expert_room(size_t *slot, const lf_dev *d, const lf_load_experts *e)
     most(slot, LF_SCRATCH_MOE_H, rows * inter);
     most(slot, LF_SCRATCH_MOE_H_SCALE, 4 * rows * lf_ceil_div(inter, 128));
     most(slot, LF_SCRATCH_MOE_OUT, 2 * 4 * hidden);
-    if (way == LF_EXPERT_FOLDED) {
-        most(slot, LF_SCRATCH_MOE_BANK, experts * lf_cuda_bank_codes(hidden, inter));
-        most(slot, LF_SCRATCH_MOE_BANK_SCALE, 4 * experts * lf_cuda_bank_scales(hidden, inter));
+    for (int i = 0; way == LF_EXPERT_FOLDED && i < lf_min(LF_CUDA_BANKS, d->model->layers); i++) {
+        most(slot, lf_cuda_bank_slot(i), experts * lf_cuda_bank_codes(hidden, inter));
+        most(slot, lf_cuda_bank_scale_slot(i), 4 * experts * lf_cuda_bank_scales(hidden, inter));
     }
 }
 
@@ -292,7 +292,11 @@ static int64_t grains(size_t bytes)
 
 int64_t lf_cuda_room_bank(const size_t slot[LF_SCRATCH_SLOTS])
 {
-    return grains(slot[LF_SCRATCH_MOE_BANK]) + grains(slot[LF_SCRATCH_MOE_BANK_SCALE]);
+    int64_t n = 0;
+
+    for (int i = 0; i < LF_CUDA_BANKS; i++)
+        n += grains(slot[lf_cuda_bank_slot(i)]) + grains(slot[lf_cuda_bank_scale_slot(i)]);
+    return n;
 }
 
 int64_t lf_cuda_room_rest(const size_t slot[LF_SCRATCH_SLOTS])

@@ -19,7 +19,8 @@ typedef enum lf_cuda_slot {
     LF_SCRATCH_GEMM_PARTS,
     LF_SCRATCH_ROUTE,
     LF_SCRATCH_MOE_TABLE, LF_SCRATCH_MOE_X, LF_SCRATCH_MOE_X_SCALE, LF_SCRATCH_MOE_GU, LF_SCRATCH_MOE_H,
-    LF_SCRATCH_MOE_H_SCALE, LF_SCRATCH_MOE_OUT, LF_SCRATCH_MOE_BANK, LF_SCRATCH_MOE_BANK_SCALE,
+    LF_SCRATCH_MOE_H_SCALE, LF_SCRATCH_MOE_OUT,
+    LF_SCRATCH_MOE_BANK, LF_SCRATCH_MOE_BANK_SCALE, LF_SCRATCH_MOE_BANK_2, LF_SCRATCH_MOE_BANK_2_SCALE,
     LF_SCRATCH_SLOTS
 } lf_cuda_slot;
 
@@ -32,6 +33,7 @@ enum {
     LF_CUDA_EXPERT_PLAIN = 8192,           /* pairs of an expert that go through gemm at a time */
     LF_CUDA_SEGMENT = 32,                  /* bytes of one expert's description in a batch */
     LF_CUDA_PAIRS = 1024,                  /* pairs that one block sorts */
+    LF_CUDA_BANKS = 2,                     /* layers whose packed experts stand expanded: one in use, one ahead */
     LF_CUDA_HC_PIECE = 2048,               /* columns of mixing weights that are summed at a time */
     LF_CUDA_SCORES = 256 << 20,            /* bytes of index scores at a time, but one query's at least */
     LF_CUDA_SCORE_QUERIES = 1 << 16,
@@ -76,7 +78,18 @@ int lf_cuda_gemm_levels(int parts);
 unsigned lf_cuda_expert_fits(lf_numerics numerics, const lf_weight *w1, const lf_weight *w2, const lf_weight *w3,
                              int folds);
 
-/* Of one expert in the bank: w1 over w3, and w2; bytes of codes, float32 scales. */
+/* Slots of bank i. */
+static inline lf_cuda_slot lf_cuda_bank_slot(int i)
+{
+    return (lf_cuda_slot)(LF_SCRATCH_MOE_BANK + 2 * i);
+}
+
+static inline lf_cuda_slot lf_cuda_bank_scale_slot(int i)
+{
+    return (lf_cuda_slot)(LF_SCRATCH_MOE_BANK_SCALE + 2 * i);
+}
+
+/* Of one expert in a bank: w1 over w3, and w2; bytes of codes, float32 scales. */
 int64_t lf_cuda_bank_codes(int64_t hidden, int64_t inter);
 int64_t lf_cuda_bank_scales(int64_t hidden, int64_t inter);
 
@@ -96,7 +109,7 @@ size_t lf_cuda_arrivals_scratch(int64_t senders, int64_t experts);     /* expert
 
 /* Bytes that each slot has to have for a load; d gives model, numerics and act_bytes. */
 void lf_cuda_room(size_t slot[LF_SCRATCH_SLOTS], const lf_dev *d, const lf_dev_load *l);
-/* What the slots take together, the bank and the others. */
+/* What the slots take together, the banks and the others. */
 int64_t lf_cuda_room_bank(const size_t slot[LF_SCRATCH_SLOTS]);
 int64_t lf_cuda_room_rest(const size_t slot[LF_SCRATCH_SLOTS]);
 

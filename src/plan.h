@@ -4,9 +4,9 @@
  * Floor 6.
  *
  * The sizes come from the functions that the loader and the pass take their memory by.  Of a grid's ranks the one that
- * takes most is shown.  A GPU holds the weights, one layer's packed experts expanded to fp8 (cuda/bank.cu), and what
- * its operations take for themselves (dev_cuda_plan.h); on the CPU weights stay in the mapped files, and only what is
- * kept as float32 counts.  Not counted: scratch memory of the CPU, and what the CUDA context and NCCL keep for
+ * takes most is shown.  A GPU holds the weights, two layers' packed experts expanded to fp8 (cuda/bank.cu), and
+ * what its operations take for themselves (dev_cuda_plan.h); on the CPU weights stay in the mapped files, and only what
+ * is kept as float32 counts.  Not counted: scratch memory of the CPU, and what the CUDA context and NCCL keep for
  * themselves.
  */
 #ifndef LF_PLAN_H
@@ -55,7 +55,7 @@ typedef struct lf_plan_grid {
     int64_t group[LF_PLAN_GROUPS];         /* weights that take device memory */
     int64_t weights, mapped;               /* their sum; what stays in mapped files */
     size_t pass[LF_MEMORY_KINDS];
-    int64_t expanded;                      /* a layer's experts as fp8 */
+    int64_t expanded;                      /* layers' experts as fp8: of the one that runs, and of the next */
     int64_t kernels;                       /* what else a GPU's operations take for themselves */
     int64_t pass_bytes, device_bytes;      /* device_bytes = weights + expanded + kernels + pass_bytes */
     int fits;

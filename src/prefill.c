@@ -60,10 +60,24 @@ size_t lf_engine_bytes(const lf_engine *e, int n, const int64_t *lengths)
     return lf_pass_bytes(e, n, lengths, NULL);
 }
 
+/* The experts that a device may get ready while the layer before runs. */
+static void prepare(lf_pass *p, int layer)
+{
+    const lf_weights *w = &p->engine->weights;
+
+    if (!p->ops->prepare || layer >= p->model->layers)
+        return;
+    lf_experts e = { .experts = w->experts, .w1 = w->layer[layer].w1, .w2 = w->layer[layer].w2,
+                     .w3 = w->layer[layer].w3 };
+    p->ops->prepare(p->dev, &e);
+}
+
 static int layers(lf_pass *p)
 {
+    prepare(p, 0);
     p->ops->embed(p->dev, p->x, p->ids, p->mine->rows, &p->engine->weights.embed);
     for (int layer = 0; layer < p->model->layers; layer++) {
+        prepare(p, layer + 1);
         if (lf_attention_sublayer(p, layer))
             return lf_fail_in(p->err, "layer %d, attention", layer);
         if (lf_moe_sublayer(p, layer))

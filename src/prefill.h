@@ -110,7 +110,7 @@ typedef struct lf_engine_plan {
     uint32_t kernels;                      /* as in lf_dev */
 } lf_engine_plan;
 
-/* What the operations of a GPU take for themselves: a layer's packed experts expanded to fp8, and all else. */
+/* What the operations of a GPU take for themselves: two layers' packed experts expanded to fp8, and all else. */
 void lf_engine_plan_room(const lf_engine_plan *s, int n, const int64_t *lengths, int64_t *expanded, int64_t *rest);
 
 size_t lf_engine_plan_bytes(const lf_engine_plan *s, int n, const int64_t *lengths, size_t of[LF_MEMORY_KINDS]);

@@ -99,5 +99,6 @@ int main(int argc, char **argv)
     one_model(&w, "nano", (lf_synth_options){ .preset = "nano", .seed = 7, .set = small, .sets = 6 });
     one_model(&w, "mini", (lf_synth_options){ .preset = "mini", .seed = 7, .set = wide, .sets = 9 });
     everywhere(&w, w.leaks, "memory", "every engine gave back what it took");
+    everywhere(&w, w.late, "experts", "prepared while the layer before runs");
     return world_end(&w, &t);
 }

@@ -72,37 +72,76 @@ static float pair_share(int n, int64_t i)
     return 0.125f + 0.01f * (float)((n + i) % 7);
 }
 
-static float *run(pair *p, int side, const experts *e, const int64_t *count)
+/* The three matrices of each, of one side. */
+static void matrices(const experts *e, int side, lf_weight w[3][EXPERTS])
 {
-    const lf_dev_ops *ops = p->dev[side]->ops;
-    lf_weight w1[EXPERTS], w2[EXPERTS], w3[EXPERTS];
-    int64_t first[EXPERTS + 1] = { 0 }, pairs = 0;
+    for (int n = 0; n < EXPERTS; n++) {
+        w[0][n] = e->w1[n].side[side];
+        w[1][n] = e->w2[n].side[side];
+        w[2][n] = e->w3[n].side[side];
+    }
+}
+
+static void prepare(pair *p, const experts *e)
+{
+    lf_weight w[3][EXPERTS];
+    lf_experts a = { .experts = EXPERTS, .w1 = w[0], .w2 = w[1], .w3 = w[2] };
+
+    matrices(e, PAIR_GPU, w);
+    p->dev[PAIR_GPU]->ops->prepare(p->dev[PAIR_GPU], &a);
+}
+
+/* A call of experts() on one side, its memory in place. */
+typedef struct call {
+    lf_experts a;
+    lf_weight w[3][EXPERTS];
+    int64_t first[EXPERTS + 1], pairs, values;         /* values: of the output */
+    int side;
+} call;
+
+static call *call_new(pair *p, int side, const experts *e, const int64_t *count)
+{
+    call *k = pair_host(p, sizeof *k);
 
     for (int n = 0; n < EXPERTS; n++)
-        pairs += count[n];
-    int32_t *src = pair_host(p, 4 * (size_t)pairs);
-    float *weight = pair_host(p, 4 * (size_t)pairs);
+        k->pairs += count[n];
+    int32_t *src = pair_host(p, 4 * (size_t)k->pairs);
+    float *weight = pair_host(p, 4 * (size_t)k->pairs);
     for (int n = 0; n < EXPERTS; n++) {
-        w1[n] = e->w1[n].side[side];
-        w2[n] = e->w2[n].side[side];
-        w3[n] = e->w3[n].side[side];
-        first[n + 1] = first[n] + count[n];
+        k->first[n + 1] = k->first[n] + count[n];
         for (int64_t i = 0; i < count[n]; i++) {
-            src[first[n] + i] = pair_src(e, n, i);
-            weight[first[n] + i] = pair_share(n, i);
+            src[k->first[n] + i] = pair_src(e, n, i);
+            weight[k->first[n] + i] = pair_share(n, i);
         }
     }
-    size_t size = p->dev[side]->act_bytes;
-    lf_act *out = pair_device(p, side, size * (size_t)(pairs * e->s->hidden));
-    lf_experts a = { .out = out, .x = pair_act(p, side, e->x, e->tokens * e->s->hidden),
-                     .src = pair_put(p, side, src, 4 * (size_t)pairs),
-                     .weight = pair_put(p, side, weight, 4 * (size_t)pairs), .first = first, .experts = EXPERTS,
-                     .w1 = w1, .w2 = w2, .w3 = w3, .limit = e->s->limit };
-    ops->experts(p->dev[side], &a);
+    matrices(e, side, k->w);
+    k->side = side;
+    k->values = k->pairs * e->s->hidden;
+    k->a = (lf_experts){ .out = pair_device(p, side, p->dev[side]->act_bytes * (size_t)k->values),
+                         .x = pair_act(p, side, e->x, e->tokens * e->s->hidden),
+                         .src = pair_put(p, side, src, 4 * (size_t)k->pairs),
+                         .weight = pair_put(p, side, weight, 4 * (size_t)k->pairs), .first = k->first,
+                         .experts = EXPERTS, .w1 = k->w[0], .w2 = k->w[1], .w3 = k->w[2], .limit = e->s->limit };
+    return k;
+}
+
+static void call_do(pair *p, const call *k)
+{
+    lf_dev *d = p->dev[k->side];
+
+    d->ops->fill(d, k->a.out, 0xff, d->act_bytes * (size_t)k->values);
+    d->ops->experts(d, &k->a);
+}
+
+static float *run(pair *p, int side, const experts *e, const int64_t *count)
+{
+    const call *k = call_new(p, side, e, count);
+
+    call_do(p, k);
     /* One activation more: what lies behind the output must not be touched. */
-    float *y = pair_get(p, side, out, pairs * e->s->hidden + 16, 0);
+    float *y = pair_get(p, side, k->a.out, k->values + 16, 0);
     if (side == PAIR_GPU)
-        TAP_CHECK(isnan(y[pairs * e->s->hidden]) && isnan(y[pairs * e->s->hidden + 15]),
+        TAP_CHECK(isnan(y[k->values]) && isnan(y[k->values + 15]),
                   "  experts of [%d, %d]: nothing behind the output", (int)e->s->hidden, (int)e->s->inter);
     return y;
 }
@@ -254,6 +293,121 @@ static void all_ways(const lf_model *m, lf_numerics numerics, double tol)
     pair_close(&p);
 }
 
+enum { LAYERS = 4, TILES = 2 };
+
+typedef struct stack {                     /* layers' experts, and calls of some tiles of each */
+    experts layer[LAYERS];
+    call *call[LAYERS][TILES];
+    float *want[LAYERS][TILES];
+} stack;
+
+static int as_wanted(pair *p, const stack *s, int layer, int tile)
+{
+    const call *k = s->call[layer][tile];
+
+    return memcmp(pair_get(p, PAIR_GPU, k->a.out, k->values, 0), s->want[layer][tile], 4 * (size_t)k->values) == 0;
+}
+
+/* As in a pass: the next layer's are prepared before a layer's tiles.  The host waits for nothing, so that fills and
+ * products meet if nothing keeps them apart. */
+static void in_order(pair *p, const stack *s, const shape *of)
+{
+    int bad = 0;
+
+    for (int pass = 0; pass < 2; pass++) {
+        prepare(p, &s->layer[0]);
+        for (int i = 0; i < LAYERS; i++) {
+            if (i + 1 < LAYERS)
+                prepare(p, &s->layer[i + 1]);
+            for (int t = 0; t < TILES; t++)
+                call_do(p, s->call[i][t]);
+        }
+        for (int i = 0; i < LAYERS * TILES; i++)
+            TAP_QUIET(bad, as_wanted(p, s, i / TILES, i % TILES), "pass %d, layer %d, tile %d", pass, i / TILES,
+                      i % TILES);
+    }
+    TAP_CHECK(bad == 0, "experts of [%d, %d] prepared a layer ahead: the same bits", (int)of->hidden, (int)of->inter);
+}
+
+/* What nobody expects: prepared and not used, used and not prepared, three at once. */
+static void out_of_order(pair *p, const stack *s)
+{
+    static const int layer[] = { 2, 2, 0, 3, 1, 0, 2 };
+    int bad = 0, n = sizeof layer / sizeof *layer;
+
+    for (int i = 0; i < n; i++) {
+        if (i % 3 == 0)
+            for (int j = 0; j < 3; j++)
+                prepare(p, &s->layer[(i + j) % LAYERS]);
+        call_do(p, s->call[layer[i]][i % TILES]);
+        prepare(p, &s->layer[(i + 1) % LAYERS]);
+        TAP_QUIET(bad, as_wanted(p, s, layer[i], i % TILES), "call %d, of layer %d", i, layer[i]);
+    }
+    TAP_CHECK(bad == 0, "  and in any other order");
+}
+
+static void prepared(pair *p, const shape *of)
+{
+    stack s;
+
+    for (int i = 0; i < LAYERS; i++) {
+        s.layer[i] = experts_new(p, of);
+        for (int t = 0; t < TILES; t++) {
+            s.want[i][t] = run(p, PAIR_GPU, &s.layer[i], counts[t]);
+            s.call[i][t] = call_new(p, PAIR_GPU, &s.layer[i], counts[t]);
+        }
+    }
+    size_t all = 4 * (size_t)s.call[0][1]->values;
+    TAP_CHECK(memcmp(s.want[0][1], s.want[1][1], all) != 0 && memcmp(s.want[1][1], s.want[2][1], all) != 0,
+              "layers differ");
+    in_order(p, &s, of);
+    out_of_order(p, &s);
+    pair_sync(p, "experts");
+    pair_clear(p);
+}
+
+/* Other bytes in the same place, and a weight that is loaded: what was expanded is forgotten. */
+static void replaced(pair *p, const shape *s)
+{
+    lf_dev *d = p->dev[PAIR_GPU];
+    experts a = experts_new(p, s), b = experts_new(p, s);
+    size_t bytes = (size_t)(s->hidden * s->inter / 2), scales = (size_t)(s->hidden * s->inter / 32);
+    int64_t pairs = 0;
+
+    for (int n = 0; n < EXPERTS; n++)
+        pairs += counts[1][n];
+    size_t all = 4 * (size_t)(pairs * s->hidden);
+    float *of_a = run(p, PAIR_GPU, &a, counts[1]), *of_b = run(p, PAIR_GPU, &b, counts[1]);
+    prepare(p, &a);
+    for (int n = 0; n < EXPERTS; n++) {
+        const pair_weight *to[3] = { &a.w1[n], &a.w2[n], &a.w3[n] }, *from[3] = { &b.w1[n], &b.w2[n], &b.w3[n] };
+        for (int i = 0; i < 3; i++) {
+            d->ops->put(d, (void *)(uintptr_t)to[i]->side[PAIR_GPU].data, from[i]->data, bytes);
+            d->ops->put(d, (void *)(uintptr_t)to[i]->side[PAIR_GPU].scale, from[i]->scale, scales);
+        }
+    }
+    pair_weight_new(p, LF_BF16, 8, 8, 0, 0);
+    memcpy(a.x, b.x, 4 * (size_t)(b.tokens * s->hidden));
+    prepare(p, &a);
+    float *now = run(p, PAIR_GPU, &a, counts[1]);
+    TAP_CHECK(memcmp(now, of_b, all) == 0 && memcmp(now, of_a, all) != 0,
+              "what was expanded of other bytes is forgotten");
+    pair_sync(p, "experts");
+    pair_clear(p);
+}
+
+static void prepared_experts(const lf_model *m)
+{
+    pair p;
+
+    pair_open(&p, m, LF_RELEASED, 2);
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
+        if (shapes[i].type == LF_I8)
+            prepared(&p, &shapes[i]);
+    replaced(&p, &shapes[3]);
+    pair_close(&p);
+}
+
 static void route(pair *p, int64_t m, int hashed)
 {
     const lf_model *x = &p->model;
@@ -340,5 +494,6 @@ int main(void)
     all_experts(&m, LF_RELEASED, 2, 3e-2);
     all_ways(&m, LF_EXACT, 1e-2);
     all_ways(&m, LF_RELEASED, 3e-2);
+    prepared_experts(&m);
     return tap_done();
 }

@@ -12,7 +12,7 @@
 
 #include <stdlib.h>
 
-enum { PAIR_GPU, PAIR_CPU, PAIR_SIDES, PAIR_ROOM = 256 };
+enum { PAIR_GPU, PAIR_CPU, PAIR_SIDES, PAIR_ROOM = 512 };
 
 typedef struct pair {
     lf_model model;

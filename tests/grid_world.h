@@ -24,6 +24,7 @@ typedef struct world {
     lf_comm *all;
     lf_dev *dev;                           /* for sums over all ranks */
     int leaks;                             /* engines that did not give back what they took */
+    int late;                              /* runs whose experts were not prepared a layer ahead */
 } world;
 
 /* Rank 0 writes the model; the name of its directory goes round. */
@@ -60,6 +61,44 @@ typedef struct setting {
     int layers;                            /* compare the rows of so many layers; 0: all */
 } setting;
 
+/* A device's operations, with a look at the order of prepare() and experts(). */
+typedef struct ahead {
+    lf_dev_ops ops;
+    const lf_dev_ops *own;
+    const void *set[64];                   /* prepared in this pass: the first expert's bytes */
+    int sets, layers, late;
+} ahead;
+
+static ahead watched;
+
+static inline void watch_prepare(lf_dev *d, const lf_experts *e)
+{
+    if (watched.sets == watched.layers)
+        watched.sets = 0;
+    watched.set[watched.sets++] = e->w1[0].data;
+    if (watched.own->prepare)
+        watched.own->prepare(d, e);
+}
+
+/* A layer's have been prepared, and the next one's; the shared expert, which is one, need not be. */
+static inline void watch_experts(lf_dev *d, const lf_experts *e)
+{
+    int i = 0;
+
+    while (i < watched.sets && watched.set[i] != e->w1[0].data)
+        i++;
+    watched.late += e->experts > 1 && (i == watched.sets || watched.sets != lf_min(i + 2, watched.layers));
+    watched.own->experts(d, e);
+}
+
+static inline void watch(lf_dev *d, const lf_model *m)
+{
+    watched = (ahead){ .ops = *d->ops, .own = d->ops, .layers = m->layers };
+    watched.ops.prepare = watch_prepare;
+    watched.ops.experts = watch_experts;
+    d->ops = &watched.ops;
+}
+
 static inline int run(world *w, const setting *s, store *out, lf_err *err)
 {
     lf_grid g;
@@ -77,6 +116,7 @@ static inline int run(world *w, const setting *s, store *out, lf_err *err)
                               .kv_dtype = kv, .logits = { 1, 1, 3, 1 },
                               .tile = s->tile, .merge = s->merge };
     size_t before = d->taken;
+    watch(d, &w->model);
     bad = lf_engine_open(&e, &setup, err);
     *out = store_make(&w->model, setup.kv_dtype, PROMPTS, w->prompt);
     lf_sink sink = store_sink(out);
@@ -91,6 +131,7 @@ static inline int run(world *w, const setting *s, store *out, lf_err *err)
         bad = lf_engine_run(e, 1, w->prompt + i, &sink, seconds, err);
     }
     lf_engine_close(e);
+    w->late += watched.late || watched.sets != watched.layers;
     w->leaks += !s->made_up && s->device == LF_DEVICE_CPU && d->taken != before;
     lf_topo_close(&t);
     lf_dev_close(d);

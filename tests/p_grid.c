@@ -52,6 +52,7 @@ int main(int argc, char **argv)
         all_grids(&w, LF_EXACT);
         all_grids(&w, LF_RELEASED);
         everywhere(&w, w.leaks, "memory", "every engine gave back what it took");
+        everywhere(&w, w.late, "experts", "prepared while the layer before runs");
     }
     close_model(&w);
     return world_end(&w, &t);
