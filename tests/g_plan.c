@@ -1,13 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The memory plan against what runs on a GPU take: models of several geometries, made-up weights, each mode, passes of
- * growing length in one engine, short prompts together; and what does not fit is refused before it is loaded.
+ * The memory plan against what runs on a GPU take: models of several geometries, made-up weights, each mode, the
+ * general kernels alone, passes of growing length in one engine, short prompts together; and what does not fit is
+ * refused before it is loaded.
  */
 #include "tap.h"
 #include "dev_cuda.h"
 #include "device.h"
 #include "plan_fit.h"
 #include "synthdir.h"
+
+#include <stdlib.h>
 
 static void no_rows(void *ctx, int seq, int layer, lf_kv_part part, int64_t row0, int64_t rows, const void *packed,
                     size_t bytes)
@@ -52,6 +55,7 @@ static int64_t planned(subject *s, int n, const int64_t *lengths)
     if (lf_plan_open(&p, &s->model, s->checkpoint, &err))
         return -1;
     p.numerics = s->dev->numerics;
+    p.kernels = s->dev->kernels;
     p.act_bytes = s->dev->act_bytes;
     p.made_up = !s->checkpoint;
     p.topk = 5;
@@ -144,6 +148,9 @@ static void one_model(lf_grid g, const char *name, lf_synth_options o, int real)
         one_mode(&s, LF_RELEASED, LF_KV_FP8, 7);
         one_mode(&s, LF_EXACT, LF_KV_F32, 7);
         one_mode(&s, LF_EXACT, LF_KV_BF16, 7);
+        setenv("LONGFILL_KERNELS", "attention=general,index=general,select=general,gemm=plain,experts=plain", 1);
+        one_mode(&s, LF_RELEASED, LF_KV_FP8, 7);
+        unsetenv("LONGFILL_KERNELS");
     }
     lf_checkpoint_close(s.checkpoint);
     lf_model_free(&s.model);
