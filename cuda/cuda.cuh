@@ -48,6 +48,14 @@ typedef struct lf_cuda_line {
     char text[224];
 } lf_cuda_line;
 
+/* A collective that the exchange queue was given: number i of all is in i mod LF_CALLS. */
+enum { LF_CALLS = 64 };
+
+typedef struct lf_cuda_call {
+    char text[128];                        /* "exchange 12 on pcp, rank 0, layer 3, tile 2": as it was given */
+    cudaEvent_t done;                      /* follows it */
+} lf_cuda_call;
+
 typedef struct lf_cuda_plans lf_cuda_plans;            /* gemm.cu: the algorithm of each product */
 typedef struct lf_cuda_stores lf_cuda_stores;          /* weight.cu: memory of uploaded weights */
 typedef struct lf_cuda_clock lf_cuda_clock;            /* clock.cu: time stamps not yet read */
@@ -81,8 +89,13 @@ typedef struct lf_cuda {
     int failed;
     lf_err error;
     char where[64];                        /* "layer 3, tile 2", when the caller says so; part of every error */
-    char call[64];                         /* the newest collective: "gather 12 on pcp"; part of a time-out's text */
+    lf_cuda_call call[LF_CALLS];
+    int64_t calls;                         /* given so far */
+    struct lf_nccl *comms;                 /* nccl.cu: open communicators; and what waits do with them, NULL before */
+    int (*comms_look)(struct lf_cuda *c, lf_err *why);         /* the first is open: -1 and why, where one failed; */
+    void (*comms_abort)(struct lf_cuda *c);                    /* end them all, whatever they do */
     double patience;                       /* seconds that the host waits for the GPU: another rank may be gone */
+    int given_up;                          /* that was too long, or a communicator failed: nothing works any more */
 } lf_cuda;
 
 static inline lf_cuda *lf_cuda_of(lf_dev *d)
@@ -118,8 +131,16 @@ int lf_cuda_queues_open(lf_cuda *c, lf_err *err);
 void lf_cuda_queues_free(lf_cuda *c);
 void lf_cuda_turn(lf_cuda *c, lf_queue from, lf_queue to);
 
-/* The host waits for an event; after c->patience seconds that is an error. */
+/* wait.cu: the host waits for an event.  An error after c->patience seconds, or when a communicator fails. */
 int lf_cuda_wait(lf_cuda *c, cudaEvent_t event, const char *what);
+int lf_cuda_rests(lf_cuda *c);             /* waits for all queues; 0: what hangs there will not end */
+
+/* Around each collective, with the exchange queue in use; calls_wait: until all are done. */
+int lf_cuda_calls_open(lf_cuda *c, lf_err *err);
+void lf_cuda_calls_free(lf_cuda *c);
+void lf_cuda_call_begin(lf_cuda *c, const char *fmt, ...) LF_PRINTF(2, 3);
+void lf_cuda_call_end(lf_cuda *c);
+int lf_cuda_calls_wait(lf_cuda *c);
 
 #define LF_CUDA(c, call, what) lf_cuda_check((c), (call), (what))
 /* After every launch: LF_LAUNCHED(c, "norm"); */

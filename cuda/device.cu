@@ -7,7 +7,6 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <unistd.h>
 
 int lf_cuda_devices(int *count, lf_err *err)
 {
@@ -50,8 +49,10 @@ void lf_cuda_fail(lf_cuda *c, const char *fmt, ...)
     char text[768];
     va_list ap;
 
-    if (c->failed)
+    if (c->failed || c->given_up) {        /* what comes after is a consequence */
+        c->failed = 1;
         return;
+    }
     va_start(ap, fmt);
     vsnprintf(text, sizeof text, fmt, ap);
     va_end(ap);
@@ -68,33 +69,15 @@ int lf_cuda_check(lf_cuda *c, cudaError_t rc, const char *what)
     return -1;
 }
 
-/* First without sleeping, as most waits are short. */
-int lf_cuda_wait(lf_cuda *c, cudaEvent_t event, const char *what)
-{
-    double start = lf_now(), waited = 0;
-    cudaError_t rc;
-
-    while ((rc = cudaEventQuery(event)) == cudaErrorNotReady) {
-        waited = lf_now() - start;
-        if (waited > c->patience) {
-            lf_cuda_fail(c, "%s: nothing for %.0f seconds%s%s; is another rank gone? LONGFILL_PATIENCE=SECONDS waits "
-                         "longer", what, c->patience, c->call[0] ? ", newest collective: " : "", c->call);
-            return -1;
-        }
-        if (waited > 0.001)
-            usleep(50);
-    }
-    return lf_cuda_check(c, rc, what);
-}
-
 static int cuda_sync(lf_dev *d, lf_err *err)
 {
     lf_cuda *c = lf_cuda_of(d);
 
     lf_cuda_load_end(c);
+    c->failed |= c->given_up;
     for (int q = 0; q < LF_QUEUES && !c->failed; q++)
         if (!LF_CUDA(c, cudaEventRecord(c->end, c->streams[q]), "waiting for the GPU: an earlier kernel failed"))
-            lf_cuda_wait(c, c->end, "waiting for the GPU: an earlier kernel failed");
+            lf_cuda_wait(c, c->end, "waiting for the GPU");
     if (!c->failed)
         lf_cuda_banks_wait(c);
     if (!c->failed)
@@ -103,6 +86,13 @@ static int cuda_sync(lf_dev *d, lf_err *err)
         return 0;
     c->failed = 0;
     return lf_fail(err, "%s", c->error.text);
+}
+
+static int cuda_failed(lf_dev *d, lf_err *err)
+{
+    lf_cuda *c = lf_cuda_of(d);
+
+    return c->failed || c->given_up ? lf_fail(err, "%s", c->error.text) : 0;
 }
 
 static void cuda_at(lf_dev *d, int layer, int tile)
@@ -121,9 +111,8 @@ static void cuda_close(lf_dev *d)
     lf_cuda *c = lf_cuda_of(d);
 
     cudaSetDevice(c->device);
-    for (int q = 0; q < LF_QUEUES; q++)
-        if (c->streams[q])
-            cudaStreamSynchronize(c->streams[q]);
+    if (!lf_cuda_rests(c))
+        return;                            /* freeing would wait for what hangs: the end of the process frees */
     lf_cuda_load_end(c);
     lf_cuda_banks_free(c);
     lf_cuda_plans_free(c);
@@ -133,6 +122,7 @@ static void cuda_close(lf_dev *d)
     lf_cuda_told_free(c);
     if (c->blas)
         cublasLtDestroy(c->blas);
+    lf_cuda_calls_free(c);
     lf_cuda_queues_free(c);
     free(c);
 }
@@ -143,7 +133,7 @@ static const lf_dev_ops cuda_ops = {
     .copy_rows = lf_cuda_copy_rows, .gather = lf_cuda_gather, .fill = lf_cuda_fill, .sync = cuda_sync,
     .stamp = lf_cuda_stamp, .use = lf_cuda_use, .mark = lf_cuda_mark, .after = lf_cuda_after, .wait = lf_cuda_await,
     .past = lf_cuda_past, .host_take = lf_cuda_host_take, .host_give = lf_cuda_host_give, .fetch = lf_cuda_fetch,
-    .at = cuda_at,
+    .failed = cuda_failed, .at = cuda_at,
     .expect = lf_cuda_expect, .reserve = lf_cuda_reserve, .load = lf_cuda_load, .left = lf_cuda_left,
     .weight = lf_cuda_weight, .made_up = lf_cuda_made_up, .gemm = lf_cuda_gemm, .embed = lf_cuda_embed,
     .hc_pre = lf_cuda_hc_pre, .hc_post = lf_cuda_hc_post, .hc_head = lf_cuda_hc_head,
@@ -197,8 +187,8 @@ static int start(lf_cuda *c, lf_err *err)
     cublasStatus_t blas = cublasLtCreate(&c->blas);
     if (blas != CUBLAS_STATUS_SUCCESS)
         return lf_fail(err, "GPU %d: cuBLASLt did not start: %s", c->device, cublasLtGetStatusString(blas));
-    return lf_cuda_queues_open(c, err) || lf_cuda_memory_open(c, err) || lf_cuda_clock_open(c, err) ||
-           lf_cuda_plans_open(c, err) || lf_cuda_banks_open(c, err) ? -1 : 0;
+    return lf_cuda_queues_open(c, err) || lf_cuda_calls_open(c, err) || lf_cuda_memory_open(c, err) ||
+           lf_cuda_clock_open(c, err) || lf_cuda_plans_open(c, err) || lf_cuda_banks_open(c, err) ? -1 : 0;
 }
 
 int lf_cuda_open(lf_dev **out, const lf_model *m, lf_numerics numerics, int act_bytes, int device, lf_err *err)

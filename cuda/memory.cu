@@ -50,7 +50,7 @@ void lf_cuda_give(lf_dev *d, void *p)
 {
     lf_cuda *c = lf_cuda_of(d);
 
-    if (!p)
+    if (!p || c->given_up)                 /* cudaFree would wait for what hangs; close frees, when it can */
         return;
     for (int i = c->helds; i-- > 0;)
         if (c->held[i].p == p) {
@@ -177,10 +177,9 @@ void lf_cuda_put(lf_dev *d, void *dst, const void *host, size_t bytes)
     }
 }
 
-/* Copies run ahead of the host by as many pieces as there are. */
-void lf_cuda_get(lf_dev *d, void *host, const void *src, size_t bytes)
+/* Copies run ahead of the host by as many pieces as there are.  Returns the bytes that came. */
+static size_t get(lf_cuda *c, void *host, const void *src, size_t bytes)
 {
-    lf_cuda *c = lf_cuda_of(d);
     size_t out = 0, in = 0, n;
     lf_cuda_stage *flight[LF_STAGES];
     int first = 0, flying = 0;
@@ -192,18 +191,28 @@ void lf_cuda_get(lf_dev *d, void *host, const void *src, size_t bytes)
             if (!s || LF_CUDA(c, cudaMemcpyAsync(s->p, (const char *)src + out, n, cudaMemcpyDeviceToHost, c->stream),
                               "copy from the GPU") ||
                 LF_CUDA(c, cudaEventRecord(s->done, c->stream), "copy from the GPU"))
-                return;
+                return in;
             flight[(first + flying++) % LF_STAGES] = s;
             out += n;
         }
         n = bytes - in < LF_STAGE_BYTES ? bytes - in : LF_STAGE_BYTES;
         if (lf_cuda_wait(c, flight[first]->done, "copy from the GPU"))
-            return;
+            return in;
         memcpy((char *)host + in, flight[first]->p, n);
         first = (first + 1) % LF_STAGES;
         flying--;
         in += n;
     }
+    return in;
+}
+
+/* The caller will use the bytes before it hears of an error: they are at least not whatever was there. */
+void lf_cuda_get(lf_dev *d, void *host, const void *src, size_t bytes)
+{
+    size_t came = get(lf_cuda_of(d), host, src, bytes);
+
+    if (came < bytes)
+        memset((char *)host + came, 0, bytes - came);
 }
 
 /* ---- copies on the device ---- */

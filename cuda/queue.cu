@@ -68,7 +68,7 @@ void lf_cuda_await(lf_dev *d, int mark)
 {
     lf_cuda *c = lf_cuda_of(d);
 
-    lf_cuda_wait(c, c->marks[mark], "waiting for a mark: an earlier kernel failed");
+    lf_cuda_wait(c, c->marks[mark], "waiting for a mark");
 }
 
 int lf_cuda_past(lf_dev *d, int mark)
@@ -92,7 +92,7 @@ int lf_cuda_host_take(lf_dev *d, void **out, size_t bytes, const char *what, lf_
 
 void lf_cuda_host_give(lf_dev *d, void *p)
 {
-    if (p)
+    if (p && !lf_cuda_of(d)->given_up)     /* it would wait for what hangs */
         LF_CUDA(lf_cuda_of(d), cudaFreeHost(p), "giving host memory back");
 }
 

@@ -208,7 +208,8 @@ typedef struct lf_dev_ops {
     int (*take)(lf_dev *d, void **out, size_t bytes, const char *what, lf_err *err);
     void (*give)(lf_dev *d, void *p);
     void (*put)(lf_dev *d, void *dst, const void *host, size_t bytes);
-    void (*get)(lf_dev *d, void *host, const void *src, size_t bytes);            /* done when it returns */
+    /* Done when it returns; what an error kept away is 0. */
+    void (*get)(lf_dev *d, void *host, const void *src, size_t bytes);
     void (*copy)(lf_dev *d, void *dst, const void *src, size_t bytes);
     void (*copy_rows)(lf_dev *d, void *dst, size_t ldd, const void *src, size_t lds, size_t row_bytes, int64_t rows);
     /* dst row i = src row idx[i]; rows of row_bytes, contiguous. */
@@ -231,6 +232,8 @@ typedef struct lf_dev_ops {
     void (*host_give)(lf_dev *d, void *p);
     void (*fetch)(lf_dev *d, void *host, const void *src, size_t bytes);
 
+    /* May be NULL.  -1 and why, where something has failed that sync will report; waits for nothing. */
+    int (*failed)(lf_dev *d, lf_err *err);
     void (*at)(lf_dev *d, int layer, int tile);        /* where the model is, for the texts of errors; -1: nowhere */
 
     /* May be NULL: then there is nothing to prepare.  expect: the matrices of weight() and made_up() that follow take
