@@ -111,6 +111,8 @@ static int plan_dispatch(lf_pass *p, dispatch *d, int64_t rows)
     float *weight = (float *)(void *)(expert + rows * k);
     p->ops->get(p->dev, expert, p->expert, bytes);
     p->ops->get(p->dev, weight, p->weight, bytes);
+    if (p->ops->failed && p->ops->failed(p->dev, p->err))
+        return -1;                         /* before the counts: another rank may be gone */
     sort_pairs(d, expert, weight, k, ep * local);
     d->recv = lf_alloc(sizeof *d->recv * (size_t)(ep * local));
     lf_pass_phase(p, LF_PHASE_COMMUNICATION);
