@@ -127,7 +127,7 @@ static void rules(void)
 
 enum { HIDDEN = 4096, INTER = 2048, EXPERTS = 16, ROWS = 1000 };
 
-static const lf_model flash = { .vocab = 100, .hidden = HIDDEN, .hc = 4, .experts = EXPERTS, .index_heads = 64,
+static const lf_model flash = { .layers = 2, .vocab = 100, .hidden = HIDDEN, .hc = 4, .experts = EXPERTS, .index_heads = 64,
                                 .index_dim = 128 };
 
 static void room(size_t slot[LF_SCRATCH_SLOTS], const char *kernels)
@@ -162,7 +162,8 @@ static void memory(void)
 
     room(own, "");
     room(x, "index=fp8,experts=folded,gemm=fp8,select=stream,attention=wgmma");
-    TAP_CHECK(differ(own, x) == 0 && own[LF_SCRATCH_B] > 0 && own[LF_SCRATCH_MOE_BANK] > 0,
+    TAP_CHECK(differ(own, x) == 0 && own[LF_SCRATCH_B] > 0 && own[LF_SCRATCH_MOE_BANK] > 0 &&
+                  own[LF_SCRATCH_MOE_BANK_2] > 0,
               "asking for what is chosen anyway changes no memory");
     room(x, "index=wgmma");
     TAP_CHECK(differ(own, x) == 1u << LF_SCRATCH_B && x[LF_SCRATCH_B] == 0, "index scores from bf16: no codes");
@@ -174,7 +175,8 @@ static void memory(void)
                   x[LF_SCRATCH_GEMM_X_SCALE] == 0 && x[LF_SCRATCH_GEMM_OUT] == 0,
               "a plain product: the weight and its input in bf16");
     room(x, "experts=plain");
-    TAP_CHECK(x[LF_SCRATCH_MOE_BANK] == 0 && x[LF_SCRATCH_MOE_BANK_SCALE] == 0 && x[LF_SCRATCH_MOE_TABLE] == 0 &&
+    TAP_CHECK(x[LF_SCRATCH_MOE_BANK] == 0 && x[LF_SCRATCH_MOE_BANK_SCALE] == 0 &&
+                  x[LF_SCRATCH_MOE_BANK_2] == 0 && x[LF_SCRATCH_MOE_TABLE] == 0 &&
                   x[LF_SCRATCH_MOE_X] == (size_t)2 * ROWS * HIDDEN &&
                   x[LF_SCRATCH_MOE_GU] == (size_t)4 * ROWS * INTER &&
                   x[LF_SCRATCH_GEMM_W] == (size_t)2 * INTER * HIDDEN,
