@@ -127,8 +127,8 @@ static void rules(void)
 
 enum { HIDDEN = 4096, INTER = 2048, EXPERTS = 16, ROWS = 1000 };
 
-static const lf_model flash = { .layers = 2, .vocab = 100, .hidden = HIDDEN, .hc = 4, .experts = EXPERTS, .index_heads = 64,
-                                .index_dim = 128 };
+static const lf_model flash = { .vocab = 100, .layers = 2, .hidden = HIDDEN, .hc = 4, .experts = EXPERTS,
+                                .index_heads = 64, .index_dim = 128 };
 
 static void room(size_t slot[LF_SCRATCH_SLOTS], const char *kernels)
 {
