@@ -89,6 +89,7 @@ typedef struct lf_cuda {
     int failed;
     lf_err error;
     char where[64];                        /* "layer 3, tile 2", when the caller says so; part of every error */
+    volatile struct lf_cuda_place *place;  /* that the GPU has come to; pinned host memory */
     lf_cuda_call call[LF_CALLS];
     int64_t calls;                         /* given so far */
     struct lf_nccl *comms;                 /* nccl.cu: open communicators; and what waits do with them, NULL before */
@@ -109,8 +110,10 @@ void *lf_cuda_scratch(lf_cuda *c, lf_cuda_slot slot, size_t bytes);
 int lf_cuda_memory_open(lf_cuda *c, lf_err *err);      /* pinned pieces */
 void lf_cuda_memory_free(lf_cuda *c);                  /* these, scratch, and what was never given back */
 
-/* ---- errors ---- */
+/* ---- errors (error.cu) ---- */
 
+int lf_cuda_errors_open(lf_cuda *c, lf_err *err);
+void lf_cuda_errors_free(lf_cuda *c);
 void lf_cuda_fail(lf_cuda *c, const char *fmt, ...) LF_PRINTF(2, 3);
 int lf_cuda_check(lf_cuda *c, cudaError_t rc, const char *what);        /* 0, or -1 and recorded */
 
@@ -265,6 +268,7 @@ int lf_cuda_reserve(lf_dev *d, const lf_dev_load *load, lf_err *err);
 int64_t lf_cuda_left(lf_dev *d);
 int lf_cuda_made_up(lf_dev *d, lf_weight *w, const lf_inventory_item *item, lf_storage store, uint64_t seed,
                     lf_err *err);
+void lf_cuda_at(lf_dev *d, int layer, int tile);
 void lf_cuda_stamp(lf_dev *d, double *to, const char *next);
 void lf_cuda_use(lf_dev *d, lf_queue q);
 void lf_cuda_mark(lf_dev *d, int mark);

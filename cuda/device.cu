@@ -4,7 +4,6 @@
  */
 #include "cuda.cuh"
 
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -42,33 +41,6 @@ int lf_cuda_uuid(int device, void *uuid, lf_err *err)
     return 0;
 }
 
-/* ---- errors ---- */
-
-void lf_cuda_fail(lf_cuda *c, const char *fmt, ...)
-{
-    char text[768];
-    va_list ap;
-
-    if (c->failed || c->given_up) {        /* what comes after is a consequence */
-        c->failed = 1;
-        return;
-    }
-    va_start(ap, fmt);
-    vsnprintf(text, sizeof text, fmt, ap);
-    va_end(ap);
-    lf_fail(&c->error, "GPU %d%s%s: %s", c->device, c->where[0] ? ", " : "", c->where, text);
-    c->failed = 1;
-}
-
-int lf_cuda_check(lf_cuda *c, cudaError_t rc, const char *what)
-{
-    if (rc == cudaSuccess)
-        return 0;
-    cudaGetLastError();                    /* what can be forgotten is; what cannot comes back with the next call */
-    lf_cuda_fail(c, "%s: %s (%s)", what, cudaGetErrorString(rc), cudaGetErrorName(rc));
-    return -1;
-}
-
 static int cuda_sync(lf_dev *d, lf_err *err)
 {
     lf_cuda *c = lf_cuda_of(d);
@@ -76,7 +48,7 @@ static int cuda_sync(lf_dev *d, lf_err *err)
     lf_cuda_load_end(c);
     c->failed |= c->given_up;
     for (int q = 0; q < LF_QUEUES && !c->failed; q++)
-        if (!LF_CUDA(c, cudaEventRecord(c->end, c->streams[q]), "waiting for the GPU: an earlier kernel failed"))
+        if (!LF_CUDA(c, cudaEventRecord(c->end, c->streams[q]), "waiting for the GPU"))
             lf_cuda_wait(c, c->end, "waiting for the GPU");
     if (!c->failed)
         lf_cuda_banks_wait(c);
@@ -93,15 +65,6 @@ static int cuda_failed(lf_dev *d, lf_err *err)
     lf_cuda *c = lf_cuda_of(d);
 
     return c->failed || c->given_up ? lf_fail(err, "%s", c->error.text) : 0;
-}
-
-static void cuda_at(lf_dev *d, int layer, int tile)
-{
-    lf_cuda *c = lf_cuda_of(d);
-
-    c->where[0] = 0;
-    if (layer >= 0)
-        snprintf(c->where, sizeof c->where, "layer %d, tile %d", layer, tile);
 }
 
 /* ---- the table ---- */
@@ -123,6 +86,7 @@ static void cuda_close(lf_dev *d)
     if (c->blas)
         cublasLtDestroy(c->blas);
     lf_cuda_calls_free(c);
+    lf_cuda_errors_free(c);
     lf_cuda_queues_free(c);
     free(c);
 }
@@ -133,7 +97,7 @@ static const lf_dev_ops cuda_ops = {
     .copy_rows = lf_cuda_copy_rows, .gather = lf_cuda_gather, .fill = lf_cuda_fill, .sync = cuda_sync,
     .stamp = lf_cuda_stamp, .use = lf_cuda_use, .mark = lf_cuda_mark, .after = lf_cuda_after, .wait = lf_cuda_await,
     .past = lf_cuda_past, .host_take = lf_cuda_host_take, .host_give = lf_cuda_host_give, .fetch = lf_cuda_fetch,
-    .failed = cuda_failed, .at = cuda_at,
+    .failed = cuda_failed, .at = lf_cuda_at,
     .expect = lf_cuda_expect, .reserve = lf_cuda_reserve, .load = lf_cuda_load, .left = lf_cuda_left,
     .weight = lf_cuda_weight, .made_up = lf_cuda_made_up, .gemm = lf_cuda_gemm, .embed = lf_cuda_embed,
     .hc_pre = lf_cuda_hc_pre, .hc_post = lf_cuda_hc_post, .hc_head = lf_cuda_hc_head,
@@ -187,8 +151,9 @@ static int start(lf_cuda *c, lf_err *err)
     cublasStatus_t blas = cublasLtCreate(&c->blas);
     if (blas != CUBLAS_STATUS_SUCCESS)
         return lf_fail(err, "GPU %d: cuBLASLt did not start: %s", c->device, cublasLtGetStatusString(blas));
-    return lf_cuda_queues_open(c, err) || lf_cuda_calls_open(c, err) || lf_cuda_memory_open(c, err) ||
-           lf_cuda_clock_open(c, err) || lf_cuda_plans_open(c, err) || lf_cuda_banks_open(c, err) ? -1 : 0;
+    return lf_cuda_errors_open(c, err) || lf_cuda_queues_open(c, err) || lf_cuda_calls_open(c, err) ||
+           lf_cuda_memory_open(c, err) || lf_cuda_clock_open(c, err) || lf_cuda_plans_open(c, err) ||
+           lf_cuda_banks_open(c, err) ? -1 : 0;
 }
 
 int lf_cuda_open(lf_dev **out, const lf_model *m, lf_numerics numerics, int act_bytes, int device, lf_err *err)

@@ -63,11 +63,7 @@ int lf_cuda_wait(lf_cuda *c, cudaEvent_t event, const char *what)
         if (waited > 0.001)
             usleep(50);
     }
-    if (rc == cudaSuccess)
-        return 0;
-    cudaGetLastError();
-    lf_cuda_fail(c, "%s: an earlier kernel failed: %s (%s)", what, cudaGetErrorString(rc), cudaGetErrorName(rc));
-    return -1;
+    return lf_cuda_check(c, rc, what);
 }
 
 int lf_cuda_rests(lf_cuda *c)
