@@ -5,73 +5,165 @@
  *
  * A pair is one (token, chosen expert).  Results come back per pair and are summed at home in the order of the choice,
  * so the sum does not depend on where the experts live.
+ *
+ * The host needs the counts of each expert's pairs, once a tile, and waits for them while the device has other work.
+ * With ep = 1: route, shared expert, [counts], experts, sum.  Else tiles go through a pipeline.  Step t:
+ *
+ *     compute   route t | experts t-1 | sum t-2 | results of t-1 in the order in which rows came | shared expert t
+ *     host      counts of t, of this rank's pairs and of those that come: under what the compute queue was just given
+ *     exchange  rows of t out | slices of t-2 over tp | results of t-1 home
+ *     compute   streams of t-2
+ *
+ * So rows go out under the experts of the tile before, with one tile only under its shared expert; results come home
+ * under the next tile's routing and experts.  The host gives a step to the queues and is a step ahead when it waits.
+ * The buffers that two or three tiles share: pass.h.
  */
 #include "pass.h"
 
 #include <stdlib.h>
 
-/* The host's view of one tile's exchange. */
+/* What the host knows of one tile's pairs. */
 typedef struct dispatch {
-    int64_t pairs;                         /* of this rank's tokens */
-    int32_t *slot, *token;                 /* [pairs]: pair (t, j) -> its place in expert order; place -> token */
-    float *weight;                         /* [pairs], expert order */
     int64_t *send, *recv;                  /* [ep, local experts]: pairs to and from each rank, by its experts */
+    int64_t *first;                        /* [local experts + 1]: of those that came, by expert */
     int64_t received;
-    int32_t *src;                          /* [received]: expert order over all senders -> place in what came */
-    int64_t *first;                        /* [local experts + 1] */
 } dispatch;
 
-static void dispatch_free(dispatch *d)
+typedef struct flow {
+    lf_pass *p;
+    const lf_layer *y;
+    int layer, ep, local;                  /* local: experts of this rank */
+    dispatch of[2];                        /* of even and of odd tiles */
+} flow;
+
+static dispatch *dispatch_of(flow *f, int round)
 {
-    free(d->slot);
-    free(d->token);
-    free(d->weight);
-    free(d->send);
-    free(d->recv);
-    free(d->src);
-    free(d->first);
+    return &f->of[round % 2];
 }
 
-/* Places of this rank's pairs when sorted by expert, in token order within one. */
-static void sort_pairs(dispatch *d, const int32_t *expert, const float *weight, int k, int experts)
+static const lf_tile *tile_of(const flow *f, int round)
 {
-    int64_t *next = lf_alloc(sizeof *next * (size_t)(experts + 1));
-
-    d->slot = lf_alloc(sizeof *d->slot * (size_t)d->pairs);
-    d->token = lf_alloc(sizeof *d->token * (size_t)d->pairs);
-    d->weight = lf_alloc(sizeof *d->weight * (size_t)d->pairs);
-    d->send = lf_alloc(sizeof *d->send * (size_t)experts);
-    for (int64_t i = 0; i < d->pairs; i++)
-        d->send[expert[i]]++;
-    for (int e = 0; e < experts; e++)
-        next[e + 1] = next[e] + d->send[e];
-    for (int64_t i = 0; i < d->pairs; i++) {
-        int64_t at = next[expert[i]]++;
-        d->slot[i] = (int32_t)at;
-        d->token[at] = (int32_t)(i / k);
-        d->weight[at] = weight[i];
-    }
-    free(next);
+    return lf_tiling_at(f->p->my, round);
 }
 
-/* What came lies sender by sender, expert by expert within one; the products want it expert by expert. */
-static void sort_received(dispatch *d, int ep, int local)
+/* This rank's tokens of a tile: first row in it, and how many. */
+static int64_t own_rows(const flow *f, int round, int64_t *rows)
 {
-    int64_t *at = lf_alloc(sizeof *at * (size_t)(ep * local)), used = 0;
+    return lf_slice(f->p, tile_of(f, round), f->p->engine->topo->grid.tp_rank, rows);
+}
 
-    d->first = lf_alloc(sizeof *d->first * (size_t)(local + 1));
-    for (int i = 0; i < ep * local; i++) {
-        at[i] = d->received;
-        d->received += d->recv[i];
+static lf_act *streams(const flow *f, int round)
+{
+    const lf_model *m = f->p->model;
+
+    return lf_act_at(f->p->dev, f->p->x, tile_of(f, round)->row0 * m->hc * m->hidden);
+}
+
+static float *mix_of(const flow *f, int round)
+{
+    const lf_model *m = f->p->model;
+
+    return f->p->mix + tile_of(f, round)->row0 * (m->hc + m->hc * m->hc);
+}
+
+/* The inputs of the experts, until the next tile is routed. */
+static const lf_act *inputs(const flow *f, int round)
+{
+    int64_t rows, first = own_rows(f, round, &rows);
+
+    return lf_act_at(f->p->dev, f->p->y, first * f->p->model->hidden);
+}
+
+static int32_t *slot_of(const flow *f, int round)
+{
+    return f->p->slot[f->ep > 1 ? round % 3 : 0];
+}
+
+static lf_act *shared_of(const flow *f, int round)
+{
+    return f->ep > 1 && round % 2 ? f->p->shared : f->p->t;
+}
+
+static size_t row_bytes(const flow *f)
+{
+    return (size_t)f->p->model->hidden * f->p->dev->act_bytes;
+}
+
+/* --- the parts of a tile's way --- */
+
+/* Pairs by expert: slots, tokens, weights; counts on their way to the host. */
+static void sort_pairs(flow *f, int round, int64_t rows)
+{
+    lf_pass *p = f->p;
+    int experts = p->model->experts;
+    lf_pairs k = { .slot = slot_of(f, round), .token = p->token, .weight = f->ep > 1 ? p->sent_weight : p->pair_weight,
+                   .count = p->count, .expert = p->expert, .of = p->weight, .m = rows,
+                   .k = p->model->experts_per_tok, .experts = experts };
+
+    p->ops->pairs(p->dev, &k);
+    p->ops->fetch(p->dev, p->engine->host_count, p->count, sizeof *p->count * (size_t)experts);
+    p->ops->mark(p->dev, LF_MARK_MOE_COUNTS);
+}
+
+/* A rank that has run out of tiles comes with an empty one, so that all enter the exchange together. */
+static void route(flow *f, int round)
+{
+    lf_pass *p = f->p;
+    const lf_tile *t = tile_of(f, round);
+    int64_t rows, first = own_rows(f, round, &rows);
+    lf_route r = { .expert = p->expert, .weight = p->weight, .y = inputs(f, round), .m = rows, .gate = &f->y->gate,
+                   .bias = f->y->bias, .tid2eid = f->y->tid2eid, .ids = p->ids + t->row0 + first };
+
+    p->ops->at(p->dev, f->layer, round);
+    lf_pass_phase(p, LF_PHASE_MHC);
+    p->ops->hc_pre(p->dev, p->y, mix_of(f, round), streams(f, round), t->rows, &f->y->hc_ffn, f->y->ffn_norm);
+    lf_pass_phase(p, LF_PHASE_MOE);
+    p->ops->route(p->dev, &r);
+    if (f->ep > 1 && round > 0)
+        lf_exchange_await(p, LF_MARK_MOE_CAME);        /* the tile before has left `sent` and `sent_weight` */
+    sort_pairs(f, round, rows);
+    if (f->ep > 1) {
+        p->ops->gather(p->dev, p->sent, r.y, p->token, rows * p->model->experts_per_tok, row_bytes(f));
+        p->ops->mark(p->dev, LF_MARK_MOE_PACKED);
     }
-    d->src = lf_alloc(sizeof *d->src * (size_t)d->received);
-    for (int e = 0; e < local; e++) {
-        for (int r = 0; r < ep; r++)
-            for (int64_t i = 0; i < d->recv[r * local + e]; i++)
-                d->src[used++] = (int32_t)(at[r * local + e] + i);
-        d->first[e + 1] = used;
+}
+
+static void shared_expert(flow *f, int round)
+{
+    lf_pass *p = f->p;
+    int64_t first[2] = { 0 };
+    lf_experts e = { .out = shared_of(f, round), .x = inputs(f, round), .src = p->iota, .weight = p->ones,
+                     .first = first, .experts = 1, .w1 = &f->y->shared1, .w2 = &f->y->shared2, .w3 = &f->y->shared3,
+                     .limit = p->model->swiglu_limit };
+
+    own_rows(f, round, &first[1]);
+    p->ops->experts(p->dev, &e);
+}
+
+/* The host's one wait for the device.  On a CPU the exchange of counts is communication; on a GPU as far as the compute
+ * queue runs empty meanwhile. */
+static int count_pairs(flow *f, int round)
+{
+    lf_pass *p = f->p;
+    dispatch *d = dispatch_of(f, round);
+    const int32_t *count = p->engine->host_count;
+
+    lf_pass_phase(p, LF_PHASE_COMMUNICATION);
+    p->ops->wait(p->dev, LF_MARK_MOE_COUNTS);
+    if (p->ops->failed && p->ops->failed(p->dev, p->err))
+        return -1;                         /* before the counts: another rank may be gone */
+    for (int i = 0; i < f->ep * f->local; i++)
+        d->send[i] = count[i];
+    if (lf_coll_counts(p->engine->topo->group, d->recv, d->send, f->local, p->err))
+        return -1;
+    lf_pass_phase(p, LF_PHASE_MOE);
+    for (int e = 0; e < f->local; e++) {
+        d->first[e + 1] = d->first[e];
+        for (int r = 0; r < f->ep; r++)
+            d->first[e + 1] += d->recv[r * f->local + e];
     }
-    free(at);
+    d->received = d->first[f->local];
+    return 0;
 }
 
 static int64_t sum_of(const int64_t *v, int n)
@@ -84,9 +176,10 @@ static int64_t sum_of(const int64_t *v, int n)
 }
 
 /* all-to-all of rows of `bytes`, this rank's pairs out and the owners' in, or (back) the other way. */
-static int move_rows(lf_pass *p, const dispatch *d, void *dst, const void *src, size_t bytes, int back)
+static int move_rows(flow *f, const dispatch *d, void *dst, const void *src, size_t bytes, int back)
 {
-    int ep = p->engine->topo->grid.ep, local = p->engine->weights.experts;
+    lf_pass *p = f->p;
+    int ep = f->ep, local = f->local;
     size_t *v = lf_alloc(sizeof *v * 4 * (size_t)ep), *sc = v, *sa = v + ep, *rc = v + 2 * ep, *ra = v + 3 * ep;
 
     for (int r = 0; r < ep; r++) {
@@ -100,144 +193,160 @@ static int move_rows(lf_pass *p, const dispatch *d, void *dst, const void *src, 
     return bad;
 }
 
-/* Router output to the host, and from it who sends what to whom. */
-static int plan_dispatch(lf_pass *p, dispatch *d, int64_t rows)
+static int rows_out(flow *f, int round)
 {
-    int k = p->model->experts_per_tok, ep = p->engine->topo->grid.ep, local = p->engine->weights.experts;
-    size_t bytes = 4 * (size_t)(rows * k);
+    lf_pass *p = f->p;
+    const dispatch *d = dispatch_of(f, round);
 
-    *d = (dispatch){ .pairs = rows * k };
-    int32_t *expert = lf_pass_host(p, 2 * bytes + 8);
-    float *weight = (float *)(void *)(expert + rows * k);
-    p->ops->get(p->dev, expert, p->expert, bytes);
-    p->ops->get(p->dev, weight, p->weight, bytes);
-    if (p->ops->failed && p->ops->failed(p->dev, p->err))
-        return -1;                         /* before the counts: another rank may be gone */
-    sort_pairs(d, expert, weight, k, ep * local);
-    d->recv = lf_alloc(sizeof *d->recv * (size_t)(ep * local));
-    lf_pass_phase(p, LF_PHASE_COMMUNICATION);
-    if (lf_coll_counts(p->engine->topo->group, d->recv, d->send, local, p->err))
-        return -1;
-    lf_pass_phase(p, LF_PHASE_MOE);
-    sort_received(d, ep, local);
-    p->ops->put(p->dev, p->slot, d->slot, bytes);
-    return 0;
-}
-
-static void run_experts(lf_pass *p, const lf_layer *y, const dispatch *d, const lf_act *x, const int32_t *src)
-{
-    lf_experts e = { .out = p->done, .x = x, .src = src, .weight = p->pair_weight, .first = d->first,
-                     .experts = p->engine->weights.experts, .w1 = y->w1, .w2 = y->w2, .w3 = y->w3,
-                     .limit = p->model->swiglu_limit };
-
-    p->ops->experts(p->dev, &e);
-}
-
-/* All experts are here: no exchange, rows are read where they are. */
-static int experts_here(lf_pass *p, const lf_layer *y, const dispatch *d, const lf_act *x, const lf_act **z)
-{
-    size_t n = (size_t)d->pairs;
-
-    p->ops->put(p->dev, p->src, d->token, 4 * n);
-    p->ops->put(p->dev, p->pair_weight, d->weight, 4 * n);
-    run_experts(p, y, d, x, p->src);
-    *z = p->done;
-    return 0;
-}
-
-/* Out to the owners, through their experts, and back; results return to the place their pair was sent from. */
-static int experts_spread(lf_pass *p, const lf_layer *y, const dispatch *d, const lf_act *x, const lf_act **z)
-{
-    size_t row = (size_t)p->model->hidden * p->dev->act_bytes;
-    float *arrived = p->pair_weight;
-
-    p->ops->put(p->dev, p->src, d->token, 4 * (size_t)d->pairs);
-    p->ops->gather(p->dev, p->sent, x, p->src, d->pairs, row);
-    p->ops->put(p->dev, p->weight, d->weight, 4 * (size_t)d->pairs);
-    lf_pass_phase(p, LF_PHASE_COMMUNICATION);
-    if (move_rows(p, d, p->came, p->sent, row, 0) || move_rows(p, d, p->came_weight, p->weight, 4, 0))
-        return -1;
-    lf_pass_phase(p, LF_PHASE_MOE);
-    p->ops->put(p->dev, p->src, d->src, 4 * (size_t)d->received);
-    p->ops->gather(p->dev, arrived, p->came_weight, p->src, d->received, 4);
-    run_experts(p, y, d, p->came, p->src);
-    /* Expert order back to arrival order: the inverse permutation. */
-    int32_t *inverse = lf_alloc(4 * (size_t)d->received);
-    for (int64_t i = 0; i < d->received; i++)
-        inverse[d->src[i]] = (int32_t)i;
-    p->ops->put(p->dev, p->src, inverse, 4 * (size_t)d->received);
-    free(inverse);
-    p->ops->gather(p->dev, p->came, p->done, p->src, d->received, row);
-    lf_pass_phase(p, LF_PHASE_COMMUNICATION);
-    if (move_rows(p, d, p->sent, p->came, row, 1))
-        return -1;
-    lf_pass_phase(p, LF_PHASE_MOE);
-    *z = p->sent;
-    return 0;
-}
-
-static void shared_expert(lf_pass *p, const lf_layer *y, const lf_act *x, int64_t rows)
-{
-    int64_t first[2] = { 0, rows };
-    lf_experts e = { .out = p->t, .x = x, .src = p->iota, .weight = p->ones, .first = first, .experts = 1,
-                     .w1 = &y->shared1, .w2 = &y->shared2, .w3 = &y->shared3,
-                     .limit = p->model->swiglu_limit };
-
-    p->ops->experts(p->dev, &e);
-}
-
-/* The tokens of one tile that are this tp rank's, first .. first+rows-1: through their experts, to out. */
-static int own_tokens(lf_pass *p, int layer, const lf_tile *t, int64_t first, int64_t rows, lf_act *out)
-{
-    const lf_layer *y = &p->engine->weights.layer[layer];
-    const lf_act *z, *in = lf_act_at(p->dev, p->y, first * p->model->hidden);
-    lf_route r = { .expert = p->expert, .weight = p->weight, .y = in, .m = rows, .gate = &y->gate,
-                   .bias = y->bias, .tid2eid = y->tid2eid, .ids = p->ids + t->row0 + first };
-    dispatch d;
-
-    p->ops->route(p->dev, &r);
-    int bad = plan_dispatch(p, &d, rows);
-    if (!bad)
-        bad = p->engine->topo->grid.ep > 1 ? experts_spread(p, y, &d, in, &z) : experts_here(p, y, &d, in, &z);
-    if (!bad) {
-        shared_expert(p, y, in, rows);
-        p->ops->combine(p->dev, out, z, p->slot, p->model->experts_per_tok, p->t, rows);
-    }
-    dispatch_free(&d);
+    lf_exchange_from(p, LF_MARK_MOE_PACKED);
+    int bad = move_rows(f, d, p->came[round % 2], p->sent, row_bytes(f), 0) ||
+              move_rows(f, d, p->came_weight[round % 2], p->sent_weight, sizeof(float), 0);
+    lf_exchange_end(p, LF_MARK_MOE_CAME);
     return bad;
 }
 
-/* One tile; a rank that has run out of tiles comes with an empty one, so that all enter the exchange together. */
-static int moe_tile(lf_pass *p, int layer, const lf_tile *t)
+/* Results return to the place their pair was sent from. */
+static int results_home(flow *f, int round)
 {
-    const lf_layer *y = &p->engine->weights.layer[layer];
-    const lf_model *m = p->model;
-    const lf_grid *g = &p->engine->topo->grid;
-    lf_act *x = lf_act_at(p->dev, p->x, t->row0 * m->hc * m->hidden);
-    float *mix = p->mix + t->row0 * (m->hc + m->hc * m->hc);
-    int64_t rows, first = lf_slice(p, t, g->tp_rank, &rows);
+    lf_pass *p = f->p;
+
+    lf_exchange_from(p, LF_MARK_MOE_DONE);
+    int bad = move_rows(f, dispatch_of(f, round), p->back, p->came[round % 2], row_bytes(f), 1);
+    lf_exchange_end(p, LF_MARK_MOE_HOME);
+    return bad;
+}
+
+static void run_experts(flow *f, const dispatch *d, const lf_act *x, const int32_t *src)
+{
+    lf_pass *p = f->p;
+    lf_experts e = { .out = p->done, .x = x, .src = src, .weight = p->pair_weight, .first = d->first,
+                     .experts = f->local, .w1 = f->y->w1, .w2 = f->y->w2, .w3 = f->y->w3,
+                     .limit = p->model->swiglu_limit };
+
+    p->ops->experts(p->dev, &e);
+}
+
+static void experts(flow *f, int round)
+{
+    lf_pass *p = f->p;
+    const dispatch *d = dispatch_of(f, round);
+    lf_arrivals a = { .src = p->src, .home = p->home, .count = d->recv, .senders = f->ep, .experts = f->local };
+
+    p->ops->at(p->dev, f->layer, round);
+    lf_pass_phase(p, LF_PHASE_MOE);
+    p->ops->arrivals(p->dev, &a);
+    lf_exchange_await(p, LF_MARK_MOE_CAME);
+    p->ops->gather(p->dev, p->pair_weight, p->came_weight[round % 2], p->src, d->received, sizeof(float));
+    run_experts(f, d, p->came[round % 2], p->src);
+}
+
+/* Into the place of the rows that came. */
+static void results(flow *f, int round)
+{
+    lf_pass *p = f->p;
+
+    p->ops->gather(p->dev, p->came[round % 2], p->done, p->home, dispatch_of(f, round)->received, row_bytes(f));
+    p->ops->mark(p->dev, LF_MARK_MOE_DONE);
+}
+
+static void sum(flow *f, int round, const lf_act *z)
+{
+    lf_pass *p = f->p;
+    int64_t rows;
+
+    own_rows(f, round, &rows);
+    p->ops->combine(p->dev, p->engine->topo->grid.tp > 1 ? p->slice : p->z, z, slot_of(f, round),
+                    p->model->experts_per_tok, shared_of(f, round), rows);
+    p->ops->mark(p->dev, LF_MARK_MOE_SLICE);
+}
+
+static int slices(flow *f, int round)
+{
+    lf_pass *p = f->p;
+
+    lf_exchange_from(p, LF_MARK_MOE_SLICE);
+    int bad = lf_slice_gather(p, tile_of(f, round), p->z, p->slice, row_bytes(f));
+    lf_exchange_end(p, LF_MARK_MOE_GATHERED);
+    return bad;
+}
+
+static void add_back(flow *f, int round)
+{
+    lf_pass *p = f->p;
 
     lf_pass_phase(p, LF_PHASE_MHC);
-    p->ops->hc_pre(p->dev, p->y, mix, x, t->rows, &y->hc_ffn, y->ffn_norm);
-    lf_pass_phase(p, LF_PHASE_MOE);
-    if (own_tokens(p, layer, t, first, rows, g->tp > 1 ? p->slice : p->z))
+    p->ops->hc_post(p->dev, streams(f, round), p->z, mix_of(f, round), tile_of(f, round)->rows);
+}
+
+/* --- all tiles --- */
+
+/* All experts are here: rows are read where they are, one tile after the other. */
+static int here(flow *f, int round)
+{
+    route(f, round);
+    shared_expert(f, round);
+    if (count_pairs(f, round))
         return -1;
-    if (g->tp > 1) {
-        lf_pass_phase(p, LF_PHASE_COMMUNICATION);
-        if (lf_slice_gather(p, t, p->z, p->slice, (size_t)m->hidden * p->dev->act_bytes))
-            return -1;
-    }
-    lf_pass_phase(p, LF_PHASE_MHC);
-    p->ops->hc_post(p->dev, x, p->z, mix, t->rows);
+    run_experts(f, dispatch_of(f, round), inputs(f, round), f->p->token);
+    sum(f, round, f->p->done);
+    add_back(f, round);
     return 0;
+}
+
+static int step(flow *f, int t)
+{
+    int rounds = f->p->rounds, routed = t < rounds, left = t >= 1 && t - 1 < rounds, back = t >= 2, bad = 0;
+    int sliced = back && f->p->engine->topo->grid.tp > 1;
+
+    if (routed)
+        route(f, t);
+    if (left)
+        experts(f, t - 1);
+    if (back) {
+        lf_pass_phase(f->p, LF_PHASE_MOE);
+        lf_exchange_await(f->p, LF_MARK_MOE_HOME);
+        sum(f, t - 2, f->p->back);
+    }
+    if (left)
+        results(f, t - 1);
+    if (routed) {
+        shared_expert(f, t);
+        bad = count_pairs(f, t) || rows_out(f, t);
+    }
+    bad = bad || (sliced && slices(f, t - 2)) || (left && results_home(f, t - 1));
+    if (back && !bad) {
+        if (sliced)
+            lf_exchange_await(f->p, LF_MARK_MOE_GATHERED);
+        add_back(f, t - 2);
+    }
+    return bad;
+}
+
+static void flow_open(flow *f, lf_pass *p, int layer)
+{
+    int ep = p->engine->topo->grid.ep, local = p->engine->weights.experts;
+
+    *f = (flow){ .p = p, .y = &p->engine->weights.layer[layer], .layer = layer, .ep = ep, .local = local };
+    for (int i = 0; i < 2; i++) {
+        f->of[i].send = lf_alloc(sizeof *f->of[i].send * (size_t)(2 * ep * local + local + 1));
+        f->of[i].recv = f->of[i].send + ep * local;
+        f->of[i].first = f->of[i].recv + ep * local;
+    }
 }
 
 int lf_moe_sublayer(lf_pass *p, int layer)
 {
-    for (int t = 0; t < p->rounds; t++) {
-        p->ops->at(p->dev, layer, t);
-        if (moe_tile(p, layer, lf_tiling_at(p->my, t)))
-            return -1;
-    }
-    return 0;
+    flow f;
+    int bad = 0;
+
+    flow_open(&f, p, layer);
+    if (f.ep == 1)
+        for (int t = 0; t < p->rounds && !bad; t++)
+            bad = here(&f, t);
+    else
+        for (int t = 0; t < p->rounds + 2 && !bad; t++)
+            bad = step(&f, t);
+    free(f.of[0].send);
+    free(f.of[1].send);
+    return bad ? -1 : 0;
 }

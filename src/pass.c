@@ -135,7 +135,7 @@ typedef struct want {
 } want;
 
 typedef struct wants {
-    want w[80];
+    want w[96];
     int n;
     size_t bytes, of[LF_MEMORY_KINDS];
     lf_memory_kind kind;                   /* of what is asked for next */
@@ -177,20 +177,30 @@ static void ask_experts(wants *w, lf_pass *p)
 {
     const lf_model *m = p->model;
     size_t act = p->dev->act_bytes;
-    int ep = p->engine->topo->grid.ep;
-    double pairs = (double)p->tile_rows * m->experts_per_tok, most = pairs * ep, d = (double)m->hidden;
+    const lf_grid *g = &p->engine->topo->grid;
+    int64_t slice = lf_ceil_div(p->tile_rows, g->tp), k = m->experts_per_tok, spread = g->ep > 1;
+    double pairs = (double)(slice * k), most = (double)(p->tile_rows * k) * g->pcp, d = (double)m->hidden;
 
-    ask(w, &p->expert, pairs, 4);
-    ask(w, &p->slot, pairs, 4);
-    ask(w, &p->weight, pairs, 4);
-    ask(w, &p->src, most, 4);
-    ask(w, &p->pair_weight, most, 4);
     ask(w, &p->ones, (double)p->tile_rows, 4);
     ask(w, &p->iota, (double)p->tile_rows, 4);
-    ask(w, &p->came_weight, ep > 1 ? most : 0, 4);
-    ask(w, &p->sent, ep > 1 ? pairs * d : 0, act);
-    ask(w, &p->came, ep > 1 ? most * d : 0, act);
+    ask(w, &p->expert, pairs, 4);
+    ask(w, &p->token, pairs, 4);
+    ask(w, &p->count, m->experts, 4);
+    ask(w, &p->weight, pairs, 4);
+    ask(w, &p->pair_weight, most, 4);
     ask(w, &p->done, most * d, act);
+    ask(w, &p->sent_weight, spread ? pairs : 0, 4);
+    ask(w, &p->shared, spread ? (double)slice * d : 0, act);
+    ask(w, &p->sent, spread ? pairs * d : 0, act);
+    ask(w, &p->back, spread ? pairs * d : 0, act);
+    ask(w, &p->src, spread ? most : 0, 4);
+    ask(w, &p->home, spread ? most : 0, 4);
+    for (int i = 0; i < 3; i++)
+        ask(w, &p->slot[i], i == 0 || spread ? pairs : 0, 4);
+    for (int i = 0; i < 2; i++) {
+        ask(w, &p->came[i], spread ? most * d : 0, act);
+        ask(w, &p->came_weight[i], spread ? most : 0, 4);
+    }
 }
 
 static void ask_tile(wants *w, lf_pass *p)
@@ -453,10 +463,15 @@ void lf_pass_phase(lf_pass *p, lf_phase phase)
 
 void lf_exchange_begin(lf_pass *p)
 {
-    p->ops->stamp(p->dev, &p->seconds[p->phase], lf_phase_name(LF_PHASE_COMMUNICATION));
     p->ops->mark(p->dev, LF_MARK_FORK);
+    lf_exchange_from(p, LF_MARK_FORK);
+}
+
+void lf_exchange_from(lf_pass *p, int mark)
+{
+    p->ops->stamp(p->dev, &p->seconds[p->phase], lf_phase_name(LF_PHASE_COMMUNICATION));
     p->ops->use(p->dev, LF_QUEUE_EXCHANGE);
-    p->ops->after(p->dev, LF_MARK_FORK);
+    p->ops->after(p->dev, mark);
 }
 
 void lf_exchange_end(lf_pass *p, int mark)

@@ -25,7 +25,15 @@ enum {
     LF_MARK_HALO = LF_MARK_OUT + 2,        /* exchange: rows and blocks before each run are here */
     LF_MARK_INDEX, LF_MARK_MAIN,           /* exchange: all ranks' packed entries */
     LF_MARK_CHOICE,                        /* exchange: the chosen rows of all tp ranks' tokens */
-    LF_MARK_SUM                            /* exchange: the output projection, summed over tp */
+    LF_MARK_SUM,                           /* exchange: the output projection, summed over tp */
+    LF_MARK_MOE_FIRST = 16,                /* of moe.c: */
+    LF_MARK_MOE_COUNTS = LF_MARK_MOE_FIRST,            /* compute: a tile's counts of pairs are on the host */
+    LF_MARK_MOE_PACKED,                    /* compute: its pairs' rows are in `sent` */
+    LF_MARK_MOE_DONE,                      /* compute: the owner has the results in the order in which rows came */
+    LF_MARK_MOE_SLICE,                     /* compute: the sums of this tp rank's tokens */
+    LF_MARK_MOE_CAME,                      /* exchange: rows and weights are at the owners of the experts */
+    LF_MARK_MOE_HOME,                      /* exchange: results are where their pairs were sent from */
+    LF_MARK_MOE_GATHERED                   /* exchange: the sums of all tp ranks' tokens */
 };
 
 typedef struct lf_piece {
@@ -68,6 +76,7 @@ struct lf_engine {
     size_t arena_bytes;
     void *out_host;                        /* pinned memory of out.c, the same way */
     size_t out_bytes;
+    void *host_count;                      /* pinned, int32 [experts]: where a tile's counts of pairs come */
     lf_row_fmt row_fmt, index_fmt;         /* how finished entries travel between ranks, and are rounded */
 };
 
@@ -114,17 +123,29 @@ struct lf_pass {
     lf_act *index_q;                       /* [T, Hi, di] */
     int32_t *sel, *sel_slice;              /* [T, k]; the same of this tp rank's tokens */
     float *u, *g;                          /* [T, 2 d] */
-    int32_t *expert, *slot, *src;          /* [T, K], [T, K], [ep T K] */
-    float *weight, *pair_weight;           /* [T, K], [ep T K] */
-    float *ones, *came_weight;             /* [T], [ep T K] */
+    float *ones;                           /* [T]: 1 */
     int32_t *iota;                         /* [T]: 0, 1, 2 .. */
-    lf_act *sent, *came, *done;            /* expert exchange: [T K, D] (there and back), [ep T K, D], [ep T K, D] */
+
+    /* Experts (moe.c), S = rows of a tp rank's slice.  What lives longer than a step of the pipeline is there as often
+     * as tiles need it at once; with ep = 1, where tiles follow each other, once, and what is for the exchange not at
+     * all. */
+    int32_t *expert, *token, *count;       /* [S, K], [S K], [E] */
+    int32_t *slot[3];                      /* [S, K]: from pairs to combine, two steps on */
+    float *weight, *sent_weight;           /* [S, K], [S K] */
+    lf_act *shared;                        /* [S, D]: of odd tiles; of even ones p->t */
+    lf_act *sent, *back;                   /* [S K, D] twice: a tile's rows leave while an older one's come home */
+    lf_act *came[2];                       /* [pcp T K, D]: a tile's rows come while the experts read another's; later
+                                            * the results in their order, until these are sent */
+    float *came_weight[2];                 /* [pcp T K] */
+    lf_act *done;                          /* [pcp T K, D]: results by expert, within a step */
+    float *pair_weight;                    /* [pcp T K] */
+    int32_t *src, *home;                   /* [pcp T K] */
     float *logits;                         /* [LF_HEAD_TILE, vocab] */
     int32_t *top_ids;
     float *top_values, *logprob;
     uint32_t *next;                        /* [LF_HEAD_TILE] token ids */
 
-    uint8_t *host;                         /* host staging for the sink and for expert ids; pass-owned */
+    uint8_t *host;                         /* host staging for the sink; pass-owned */
     size_t host_bytes;
 
     double *seconds;                       /* [LF_PHASES] */
@@ -184,9 +205,10 @@ int lf_attention_sublayer(lf_pass *p, int layer);
 int lf_moe_sublayer(lf_pass *p, int layer);
 
 /* Exchanges beside the compute queue.  begin: what follows goes to the exchange queue, after all that the compute queue
- * was given.  end: marks it and goes back to the compute queue, in the phase before.  await: the compute queue needs
- * it now; how long it waits for that counts as communication. */
+ * was given; from: after a mark of it only.  end: marks it and goes back to the compute queue, in the phase before.
+ * await: the compute queue needs it now; how long it waits for that counts as communication. */
 void lf_exchange_begin(lf_pass *p);
+void lf_exchange_from(lf_pass *p, int mark);
 void lf_exchange_end(lf_pass *p, int mark);
 void lf_exchange_await(lf_pass *p, int mark);
 

@@ -32,7 +32,9 @@ int lf_engine_open(lf_engine **out, const lf_engine_setup *s, lf_err *err)
     e->model = s->model;
     e->topo = s->topo;
     lf_engine_formats(e);
-    if (lf_weights_load(&e->weights, s->model, s->checkpoint, s->seed, s->dev, &s->topo->grid, err)) {
+    if (lf_weights_load(&e->weights, s->model, s->checkpoint, s->seed, s->dev, &s->topo->grid, err) ||
+        s->dev->ops->host_take(s->dev, &e->host_count, sizeof(int32_t) * (size_t)s->model->experts, "counts of pairs",
+                               err)) {
         lf_engine_close(e);
         return -1;
     }
@@ -51,6 +53,7 @@ void lf_engine_close(lf_engine *e)
         return;
     e->dev->ops->give(e->dev, e->arena);
     e->dev->ops->host_give(e->dev, e->out_host);
+    e->dev->ops->host_give(e->dev, e->host_count);
     lf_weights_free(&e->weights);
     free(e);
 }
