@@ -30,9 +30,10 @@
 #ifndef LF_TEST_G_BOUND_H
 #define LF_TEST_G_BOUND_H
 
-#include "../src/dev.h"
+#include "../src/dev_cuda_plan.h"
 
-#include <math.h>
+#include "tap.h"
+
 #include <stdlib.h>
 
 typedef enum gb_way { GB_FLOAT32, GB_BF16, GB_FP8 } gb_way;
@@ -156,6 +157,53 @@ static inline void gb_quantise(float *y, const float *x, int64_t n)
         for (int64_t j = g; j < lf_min(n, g + 128); j++)
             y[j] = lf_e4m3_table[lf_f32_e4m3(x[j] / scale)] * scale;
     }
+}
+
+/* ---- products ---- */
+
+/* How a product is done for activations of so many bytes. */
+static inline gb_way gb_way_of(lf_numerics numerics, int act_bytes, int plain, const lf_weight *w)
+{
+    if (numerics == LF_RELEASED && !plain && lf_cuda_fp8_fits(w))
+        return GB_FP8;
+    return act_bytes == 4 || w->dtype == LF_F32 ? GB_FLOAT32 : GB_BF16;
+}
+
+typedef struct gb_product {
+    const float *x, *got;                  /* [m, w->cols], rows ldx apart; the output [m, w->rows], rows ldo apart */
+    int64_t m, ldx, ldo;
+    const lf_weight *w;                    /* host memory */
+    gb_way way;
+    int quantise, bf16;                    /* the input; the output is rounded */
+} gb_product;
+
+/* The largest share of its bound that a value is off by. */
+static inline double gb_judge(const gb_product *p)
+{
+    float *w = gb_weight(p->w);
+    int64_t k = p->w->cols, n = p->w->rows;
+    double worst = 0;
+
+#pragma omp parallel for reduction(max : worst)
+    for (int64_t i = 0; i < p->m; i++) {
+        float *x = lf_alloc((size_t)k * 4 + 4);
+        memcpy(x, p->x + i * p->ldx, (size_t)k * 4);
+        if (p->quantise)
+            gb_quantise(x, p->x + i * p->ldx, k);
+        for (int64_t j = 0; j < n; j++) {
+            double share = gb_share(p->got[i * p->ldo + j], gb_dot(x, w + j * k, k, p->way), p->bf16);
+            worst = share > worst ? share : worst;
+        }
+        free(x);
+    }
+    free(w);
+    return worst;
+}
+
+static inline void gb_report(double worst)
+{
+    printf("# worst %.3g of the bound\n", worst);
+    TAP_CHECK(worst <= 1, "  every value within its bound");
 }
 
 #endif

@@ -18,7 +18,6 @@
 #define LF_TEST_G_BOUND_MOE_H
 
 #include "g_bound.h"
-#include "tap.h"
 
 typedef struct gb_range {
     double lo, hi;
@@ -194,7 +193,7 @@ static inline void gb_judge_pairs(gb_tally *t, const gb_expert *e, const gb_pair
     free(w3);
 }
 
-static inline void gb_report(const gb_tally *t)
+static inline void gb_report_pairs(const gb_tally *t)
 {
     printf("# %.3g %% of the second product's inputs are not float64's; the worst is at %.3g of its bound\n",
            100.0 * (double)t->differ / (double)lf_max(t->codes, 1), t->first);
@@ -204,6 +203,18 @@ static inline void gb_report(const gb_tally *t)
     printf("# worst %.3g of the bound\n", t->second);
     TAP_CHECK(t->values > 0 && t->off == 0, "  %lld outputs from these: %lld beyond the bound of their sum",
               (long long)t->values, (long long)t->off);
+}
+
+/* How an expert is multiplied with: in fp8 if a kernel can, and LONGFILL_KERNELS asks at most for one that loses less.
+ * folds: what its packed matrices do. */
+static inline gb_expert gb_expert_of(lf_numerics numerics, int act_bytes, const lf_weight *w1, const lf_weight *w2,
+                                     const lf_weight *w3, int folds, float limit)
+{
+    int fp8 = lf_cuda_expert_fits(numerics, w1, w2, w3, folds) != 1 << LF_EXPERT_PLAIN;
+
+    return (gb_expert){ .w1 = w1, .w2 = w2, .w3 = w3, .first = fp8 ? GB_FP8 : gb_way_of(numerics, act_bytes, 0, w1),
+                        .second = fp8 ? GB_FP8 : gb_way_of(numerics, act_bytes, 0, w2), .bf16 = act_bytes == 2,
+                        .quantises = numerics == LF_RELEASED && gb_quantised(w1), .limit = limit };
 }
 
 #endif

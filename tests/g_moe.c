@@ -13,8 +13,6 @@
 
 #include "g_bound_moe.h"
 
-#include "../src/dev_cuda_plan.h"
-
 #include <string.h>
 
 enum { EXPERTS = 5, MISFIT = 2, MOST = 130 };      /* the one that does not fold; pairs of one, at most */
@@ -173,24 +171,14 @@ static experts picking(pair *p, const experts *e)
     return q;
 }
 
-static gb_way way_of(const pair *p, int way, const lf_weight *w)
-{
-    if (way != LF_EXPERT_PLAIN || (p->dev[PAIR_GPU]->numerics == LF_RELEASED && lf_cuda_fp8_fits(w)))
-        return GB_FP8;
-    return p->bf16 ? GB_BF16 : GB_FLOAT32;
-}
-
 static void bounds(const pair *p, const experts *e, const int64_t *count, const float *picked, const float *got)
 {
     gb_tally t = { 0 };
-    lf_numerics numerics = p->dev[PAIR_GPU]->numerics;
 
     for (int n = 0; n < EXPERTS; n++) {
         const lf_weight *w1 = &e->w1[n].side[PAIR_CPU], *w2 = &e->w2[n].side[PAIR_CPU], *w3 = &e->w3[n].side[PAIR_CPU];
-        unsigned fits = lf_cuda_expert_fits(numerics, w1, w2, w3, !(e->s->misfit && n == MISFIT));
-        int way = lf_kernel_of(p->dev[PAIR_GPU]->kernels, LF_CHOICE_EXPERTS, fits);
-        gb_expert x = { w1, w2, w3, way_of(p, way, w1), way_of(p, way, w2), p->bf16,
-                        numerics == LF_RELEASED && gb_quantised(w1), e->s->limit };
+        gb_expert x = gb_expert_of(p->dev[PAIR_GPU]->numerics, p->bf16 ? 2 : 4, w1, w2, w3,
+                                   !(e->s->misfit && n == MISFIT), e->s->limit);
         int32_t src[MOST];
         float weight[MOST];
         for (int64_t i = 0; i < count[n]; i++) {
@@ -201,7 +189,7 @@ static void bounds(const pair *p, const experts *e, const int64_t *count, const 
         picked += count[n] * e->s->hidden;
         got += count[n] * e->s->hidden;
     }
-    gb_report(&t);
+    gb_report_pairs(&t);
 }
 
 static void all_experts(const lf_model *m, lf_numerics numerics, int act_bytes, double tol)
