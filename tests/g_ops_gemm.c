@@ -2,12 +2,15 @@
  *
  * On the GPU: gemm with every stored format, slices, strides, parts; the bytes that memory operations move.
  *
- * Tolerances.  Float32: 1e-5 of the row's largest value.  bf16 activations, nothing quantised: exact
- * products, float32 sums, one rounding.  Released, quantised: codes and scales are the same on both sides and
- * products exact, but the tensor cores keep about 14 bits of a sum of fp8 products; 1.5e-3 of the row was
- * measured against float64, output rounding included, so 4e-3.
+ * Every value lies within the bound that g_bound.h derives for its sum, against float64 on the same codes.  Beside
+ * that, against the CPU, which is tighter.  Float32: 1e-5 of the row's largest value, measured.  bf16 activations,
+ * nothing quantised: exact products, float32 sums, one rounding on either side, so a step of bf16 at most, 2^-8 of a
+ * value and of a row.  Released, quantised: codes and scales are the same on both sides and products exact, but the
+ * tensor cores keep 13 bits below the largest term; 1.5e-3 of the row was measured, output rounding included, so 4e-3.
  */
 #include "g_kernels.h"
+
+#include "g_bound.h"
 
 enum { ROW0, ROWS, COL0, COLS, LDX, LDO, F32, PLAIN, PARTS, KIND };    /* opt; the weight is number 0 */
 
@@ -63,12 +66,28 @@ static unsigned fitting(const g_run *r, int64_t all_cols)
     return 1u << LF_GEMM_PLAIN;
 }
 
+static void bounds(g_run *r, gb_way way)
+{
+    int64_t n = r->opt[ROWS];
+    lf_weight w = lf_weight_cols(lf_weight_rows(r->weight[0][0], r->opt[ROW0], n), r->opt[COL0], r->opt[COLS]);
+    float *got = lf_alloc((size_t)(r->rows * n) * 4);
+    gb_product p = { .x = r->in[0], .got = got, .m = r->rows, .ldx = r->opt[LDX], .ldo = n, .w = &w, .way = way,
+                     .quantise = r->numerics == LF_RELEASED && !r->opt[PLAIN] && gb_quantised(&w),
+                     .bf16 = r->act == 2 && !r->opt[F32] };
+
+    gemm(r, r->gpu, 0, r->rows, got);
+    g_release(r);
+    gb_report(gb_judge(&p));
+    free(got);
+}
+
 static void product(g_run *r, const char *name, int64_t rows, int64_t cols, const int64_t *opt)
 {
     static const char *const kind[] = { "f32", "bf16", "e4m3", "e2m1", "e2m1, wide" };
     char text[96];
 
     memcpy(r->opt, opt, sizeof(int64_t) * 10);
+    gb_way plain = r->act == 4 || r->opt[KIND] == G_F32 ? GB_FLOAT32 : GB_BF16;
     r->quantises = 1;
     g_weight(r, (g_kind)r->opt[KIND], rows, cols);
     r->in[0] = g_values(r, r->rows * r->opt[LDX], 1);
@@ -76,9 +95,11 @@ static void product(g_run *r, const char *name, int64_t rows, int64_t cols, cons
              (long long)cols, r->opt[F32] ? ", float32 out" : "");
     g_check(r, text, gemm, r->rows, r->opt[ROWS], tolerance(r));
     unsigned fits = fitting(r, cols);
+    bounds(r, fits >> LF_GEMM_FP8 ? GB_FP8 : plain);
     if (fits >> LF_GEMM_FP8) {
         g_ask(r, LF_CHOICE_GEMM, LF_GEMM_PLAIN);
         g_check(r, text, gemm, r->rows, r->opt[ROWS], tolerance(r));
+        bounds(r, plain);
     }
     g_refused(r, LF_CHOICE_GEMM, fits, text, gemm, r->opt[ROWS]);
     g_forget(r);
