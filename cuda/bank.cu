@@ -28,6 +28,8 @@ static int folds(const lf_weight *w)
 lf_expert_way lf_cuda_expert_way(lf_cuda *c, const lf_experts *e, int expert)
 {
     const lf_weight *w1 = &e->w1[expert], *w2 = &e->w2[expert], *w3 = &e->w3[expert];
+
+    lf_cuda_fold_settle(c);
     int fold = folds(w1) && folds(w2) && folds(w3), released = c->dev.numerics == LF_RELEASED;
     const char *loses = released && w1->dtype == LF_I8 && !fold ? " that loses bits as e4m3" : "";
     int way = lf_cuda_choose(c, LF_CHOICE_EXPERTS, lf_cuda_expert_fits(c->dev.numerics, w1, w2, w3, fold),

@@ -60,6 +60,7 @@ typedef struct lf_cuda_plans lf_cuda_plans;            /* gemm.cu: the algorithm
 typedef struct lf_cuda_stores lf_cuda_stores;          /* weight.cu: memory of uploaded weights */
 typedef struct lf_cuda_clock lf_cuda_clock;            /* clock.cu: time stamps not yet read */
 typedef struct lf_cuda_loader lf_cuda_loader;          /* load.cu: readers of weights, while these are loaded */
+typedef struct lf_cuda_looks lf_cuda_looks;            /* fold.cu: packed weights that are looked at */
 typedef struct lf_cuda_banks lf_cuda_banks;            /* bank.cuh: layers' experts, expanded to fp8 */
 
 typedef struct lf_cuda {
@@ -81,6 +82,7 @@ typedef struct lf_cuda {
     int helds, held_room;
     lf_cuda_plans *plans;
     lf_cuda_stores *stores;
+    lf_cuda_looks *looks;
     lf_cuda_banks *banks;
     lf_cuda_loader *loader;                /* NULL: nothing is being loaded */
     lf_cuda_clock *clock;
@@ -185,15 +187,16 @@ static inline unsigned lf_blocks(int64_t n, int64_t per)
 typedef struct lf_cuda_extra {
     const float *scale;                    /* e4m3: device memory [ceil(all_rows/128)][scale_ld] */
     int64_t scale_ld;                      /* ceil(all_cols/128), up to a multiple of 4: as cuBLASLt has it */
-    int folds;                             /* packed e2m1: every 128x128 block fits e4m3 with one scale, exactly */
+    int folds;                             /* packed e2m1: every 128x128 block fits e4m3 with one scale, exactly; known
+                                            * after lf_cuda_fold_settle */
 } lf_cuda_extra;
 
 /* Memory for a weight of w's type and whole shape; and, when its bytes are there, what goes with them. */
 int lf_cuda_weight_place(lf_cuda *c, lf_weight *w, size_t bytes, size_t scale_bytes, lf_err *err);
 int lf_cuda_weight_finish(lf_cuda *c, lf_weight *w, lf_err *err);
 
-/* The kernel that makes the scale table (w->extra) from the scales, once they are there. */
-void lf_cuda_weight_scales(lf_cuda *c, const lf_weight *w);
+/* Its bytes are there: the scale table is made, and whether it folds is looked at (w->extra). */
+void lf_cuda_weight_arrived(lf_cuda *c, const lf_weight *w);
 
 /* load.cu, while c->loader: bytes to the GPU, then what finishes a weight, in this order but later; the end waits. */
 void lf_cuda_load_bytes(lf_cuda *c, const void *data, void *to, size_t bytes);
@@ -217,8 +220,10 @@ typedef struct lf_cuda_folding {
 } lf_cuda_folding;
 
 void lf_cuda_fold(lf_cuda *c, const lf_cuda_folding *f, int n);
-/* Whether it works. */
-int lf_cuda_folds(lf_cuda *c, const lf_weight *w, int *folds, lf_err *err);
+/* Whether it works, for lf_cuda_extra: asked of the GPU for one weight; answered for all of them, with one wait. */
+void lf_cuda_fold_look(lf_cuda *c, const lf_weight *w);
+void lf_cuda_fold_settle(lf_cuda *c);
+void lf_cuda_looks_free(lf_cuda *c);
 
 /* ---- products ---- */
 
@@ -266,8 +271,8 @@ int lf_cuda_expect(lf_dev *d, int64_t bytes, lf_err *err);
 int lf_cuda_load(lf_dev *d, const lf_dev_files *files, lf_err *err);
 int lf_cuda_reserve(lf_dev *d, const lf_dev_load *load, lf_err *err);
 int64_t lf_cuda_left(lf_dev *d);
-int lf_cuda_made_up(lf_dev *d, lf_weight *w, const lf_inventory_item *item, lf_storage store, uint64_t seed,
-                    lf_err *err);
+int lf_cuda_made_up(lf_dev *d, lf_weight *w, const lf_inventory_item *item, lf_storage store, int64_t row0,
+                    uint64_t seed, lf_err *err);
 void lf_cuda_at(lf_dev *d, int layer, int tile);
 void lf_cuda_stamp(lf_dev *d, double *to, const char *next);
 void lf_cuda_use(lf_dev *d, lf_queue q);

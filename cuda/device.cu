@@ -47,6 +47,8 @@ static int cuda_sync(lf_dev *d, lf_err *err)
 
     lf_cuda_load_end(c);
     c->failed |= c->given_up;
+    if (!c->failed)
+        lf_cuda_fold_settle(c);
     for (int q = 0; q < LF_QUEUES && !c->failed; q++)
         if (!LF_CUDA(c, cudaEventRecord(c->end, c->streams[q]), "waiting for the GPU"))
             lf_cuda_wait(c, c->end, "waiting for the GPU");
@@ -77,6 +79,7 @@ static void cuda_close(lf_dev *d)
     if (!lf_cuda_rests(c))
         return;                            /* freeing would wait for what hangs: the end of the process frees */
     lf_cuda_load_end(c);
+    lf_cuda_looks_free(c);
     lf_cuda_banks_free(c);
     lf_cuda_plans_free(c);
     lf_cuda_stores_free(c);

@@ -6,6 +6,8 @@
  */
 #include "cuda.cuh"
 
+#include <stdlib.h>
+
 enum { FOLD_LOW = -8, FOLD_HIGH = 6 };
 
 /* The e4m3 codes of the magnitudes 0 .. 6 times 2^k, byte i for e2m1 code i. */
@@ -131,16 +133,55 @@ void lf_cuda_fold(lf_cuda *c, const lf_cuda_folding *f, int n)
     }
 }
 
-int lf_cuda_folds(lf_cuda *c, const lf_weight *w, int *folds, lf_err *err)
-{
-    int *misfit = (int *)lf_cuda_scratch(c, LF_SCRATCH_A, sizeof *misfit), host = 0;
-    lf_cuda_folding f = { w, NULL, NULL, 0, misfit };
+/* ---- does it fold? ---- */
 
-    if (misfit) {
-        lf_cuda_fill(&c->dev, misfit, 0, sizeof *misfit);
-        lf_cuda_fold(c, &f, 1);
-        lf_cuda_get(&c->dev, &host, misfit, sizeof host);
+enum { LOOKS = 1 << 16 };
+
+struct lf_cuda_looks {
+    int *misfit;                           /* device [LOOKS]; NULL: nothing is looked at */
+    lf_cuda_extra *of[LOOKS];
+    int n;
+};
+
+void lf_cuda_fold_look(lf_cuda *c, const lf_weight *w)
+{
+    lf_cuda_looks *s = c->looks = c->looks ? c->looks : (lf_cuda_looks *)lf_alloc(sizeof *c->looks);
+    size_t bytes = sizeof *s->misfit * LOOKS;
+    lf_err err;
+
+    if (s->n == LOOKS)
+        lf_cuda_fold_settle(c);
+    if (!s->misfit) {
+        if (lf_cuda_take(&c->dev, (void **)&s->misfit, bytes, "flags of weights", &err)) {
+            lf_cuda_fail(c, "%s", err.text);
+            return;
+        }
+        lf_cuda_fill(&c->dev, s->misfit, 0, bytes);
     }
-    *folds = !host;
-    return c->failed ? c->dev.ops->sync(&c->dev, err) : 0;
+    lf_cuda_folding f = { w, NULL, NULL, 0, s->misfit + s->n };
+    s->of[s->n++] = (lf_cuda_extra *)(uintptr_t)w->extra;
+    lf_cuda_fold(c, &f, 1);
+}
+
+void lf_cuda_fold_settle(lf_cuda *c)
+{
+    lf_cuda_looks *s = c->looks;
+
+    if (!s || !s->n)
+        return;
+    int *host = (int *)lf_alloc(sizeof *host * (size_t)s->n);
+    lf_cuda_get(&c->dev, host, s->misfit, sizeof *host * (size_t)s->n);
+    for (int i = 0; i < s->n; i++)
+        s->of[i]->folds = !c->failed && !host[i];
+    free(host);
+    lf_cuda_give(&c->dev, s->misfit);
+    s->misfit = NULL;
+    s->n = 0;
+}
+
+/* What it has of the device is ordinary taken memory. */
+void lf_cuda_looks_free(lf_cuda *c)
+{
+    free(c->looks);
+    c->looks = NULL;
 }

@@ -11,7 +11,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { READERS = 6, PIECES = 48, PIECE_BYTES = 4 << 20, FLAGS = 1 << 16 };
+enum { READERS = 6, PIECES = 48, PIECE_BYTES = 4 << 20 };
 
 /* A piece of pinned memory, and what is to be read into it. */
 typedef struct piece {
@@ -43,9 +43,6 @@ struct lf_cuda_loader {
     int stop;
     step *step;                            /* those from `first` on wait */
     int64_t steps, first, room;
-    int *flag;                             /* device [FLAGS]: misfits of packed weights */
-    lf_cuda_extra **flagged;               /* [flags] */
-    int flags;
 };
 
 static int read_piece(piece *p)
@@ -108,40 +105,13 @@ static int send_piece(lf_cuda *c, lf_cuda_loader *l, int which)
                    LF_CUDA(c, cudaEventRecord(p->sent, c->stream), "copy of weights") ? -1 : 0;
 }
 
-/* The flags of packed weights that have been looked at. */
-static void read_flags(lf_cuda *c, lf_cuda_loader *l)
-{
-    int *host = (int *)lf_alloc(sizeof *host * FLAGS);
-
-    lf_cuda_get(&c->dev, host, l->flag, sizeof *host * (size_t)l->flags);
-    for (int i = 0; i < l->flags; i++)
-        l->flagged[i]->folds = !host[i];
-    l->flags = 0;
-    lf_cuda_fill(&c->dev, l->flag, 0, sizeof *host * FLAGS);
-    free(host);
-}
-
-static void finish(lf_cuda *c, lf_cuda_loader *l, const lf_weight *w)
-{
-    lf_cuda_extra *x = (lf_cuda_extra *)(uintptr_t)w->extra;
-
-    lf_cuda_weight_scales(c, w);
-    if (w->dtype != LF_I8 || c->dev.numerics != LF_RELEASED || w->all_rows == 0 || w->all_cols == 0)
-        return;
-    if (l->flags == FLAGS)
-        read_flags(c, l);
-    l->flagged[l->flags] = x;
-    lf_cuda_folding f = { w, NULL, NULL, 0, l->flag + l->flags++ };
-    lf_cuda_fold(c, &f, 1);
-}
-
 /* Steps up to the one that sends a piece, at least; all: every one. */
 static void advance(lf_cuda *c, lf_cuda_loader *l, int all)
 {
     while (l->first < l->steps) {
         step *s = &l->step[l->first++];
         if (s->piece < 0)
-            finish(c, l, &s->w);
+            lf_cuda_weight_arrived(c, &s->w);
         else
             send_piece(c, l, s->piece);
         if (s->piece >= 0 && !all)
@@ -213,10 +183,6 @@ static int start(lf_cuda *c, lf_cuda_loader *l, lf_err *err)
     if (rc != cudaSuccess)
         return lf_fail(err, "GPU %d: %d MiB of pinned host memory for loading could not be had: %s; check ulimit -l",
                        c->device, PIECES * (PIECE_BYTES >> 20), cudaGetErrorString(rc));
-    if (lf_cuda_take(&c->dev, (void **)&l->flag, sizeof *l->flag * FLAGS, "flags of weights", err))
-        return -1;
-    lf_cuda_fill(&c->dev, l->flag, 0, sizeof *l->flag * FLAGS);
-    l->flagged = (lf_cuda_extra **)lf_alloc(sizeof *l->flagged * FLAGS);
     for (; l->readers < READERS; l->readers++)
         if (pthread_create(&l->reader[l->readers], NULL, reader, l))
             break;
@@ -238,12 +204,9 @@ static void stop(lf_cuda *c, lf_cuda_loader *l)
             cudaEventDestroy(l->piece[i].sent);
     if (l->pinned)
         cudaFreeHost(l->pinned);
-    if (l->flag)
-        lf_cuda_give(&c->dev, l->flag);
     pthread_mutex_destroy(&l->lock);
     pthread_cond_destroy(&l->work);
     pthread_cond_destroy(&l->done);
-    free(l->flagged);
     free(l->step);
     free(l);
 }
@@ -273,8 +236,6 @@ void lf_cuda_load_end(lf_cuda *c)
     if (!l)
         return;
     advance(c, l, 1);
-    if (!c->failed && l->flags)
-        read_flags(c, l);
     c->loader = NULL;
     stop(c, l);
 }

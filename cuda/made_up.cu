@@ -10,15 +10,17 @@ extern "C" {
 
 namespace {
 
+const uint64_t STEP = 0x9e3779b97f4a7c15u; /* of the counter, from one value to the next */
+
 struct made {
-    uint64_t key;
+    uint64_t key;                          /* of the first value here */
     float mean, gain;
     int64_t rows, cols;
 };
 
 __device__ float value(const made &m, int64_t i)
 {
-    uint64_t z = m.key + (uint64_t)i * 0x9e3779b97f4a7c15u;
+    uint64_t z = m.key + (uint64_t)i * STEP;
 
     z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
     z = (z ^ z >> 27) * 0x94d049bb133111ebu;
@@ -80,15 +82,17 @@ __global__ void __launch_bounds__(1024) make_fp8(uint8_t *out, uint8_t *scale, m
 
 } // namespace
 
-int lf_cuda_made_up(lf_dev *d, lf_weight *w, const lf_inventory_item *item, lf_storage store, uint64_t seed,
-                    lf_err *err)
+int lf_cuda_made_up(lf_dev *d, lf_weight *w, const lf_inventory_item *item, lf_storage store, int64_t row0,
+                    uint64_t seed, lf_err *err)
 {
     lf_cuda *c = lf_cuda_of(d);
     lf_synth_law law = lf_synth_law_of(item, seed);
-    made m = { law.key, law.mean, law.gain, item->rows, item->cols };
-    int64_t shape[2], scales[2], n = item->rows * item->cols;
+    lf_inventory_item part = *item;
+    int64_t shape[2], scales[2], n = w->all_rows * item->cols;
+    made m = { law.key + (uint64_t)(row0 * item->cols) * STEP, law.mean, law.gain, w->all_rows, item->cols };
 
-    lf_inventory_stored(item, store, &w->dtype, shape, scales);
+    part.rows = w->all_rows;
+    lf_inventory_stored(&part, store, &w->dtype, shape, scales);
     if (lf_cuda_weight_place(c, w, (size_t)(shape[0] * shape[1]) * lf_dtype_bytes(w->dtype),
                              (size_t)(scales[0] * scales[1]), err))
         return -1;

@@ -122,11 +122,13 @@ static int scale_table(lf_cuda *c, const lf_weight *w, lf_cuda_extra *x, lf_err 
     return 0;
 }
 
-void lf_cuda_weight_scales(lf_cuda *c, const lf_weight *w)
+void lf_cuda_weight_arrived(lf_cuda *c, const lf_weight *w)
 {
     const lf_cuda_extra *x = (const lf_cuda_extra *)w->extra;
     int64_t rows = lf_ceil_div(w->all_rows, 128), cols = lf_ceil_div(w->all_cols, 128);
 
+    if (w->dtype == LF_I8 && c->dev.numerics == LF_RELEASED)
+        lf_cuda_fold_look(c, w);
     if (w->dtype != LF_E4M3)
         return;
     float *table = (float *)(uintptr_t)x->scale;
@@ -158,9 +160,7 @@ int lf_cuda_weight_finish(lf_cuda *c, lf_weight *w, lf_err *err)
         lf_cuda_load_finish(c, w);
         return 0;
     }
-    lf_cuda_weight_scales(c, w);
-    if (w->dtype == LF_I8 && c->dev.numerics == LF_RELEASED && lf_cuda_folds(c, w, &x->folds, err))
-        return -1;
+    lf_cuda_weight_arrived(c, w);
     return 0;
 }
 

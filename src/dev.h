@@ -249,9 +249,10 @@ typedef struct lf_dev_ops {
     int (*weight)(lf_dev *d, lf_weight *w, const void *data, size_t bytes, const void *scale, size_t scale_bytes,
                   lf_err *err);
 
-    /* The same with made-up values: those that synth.h gives this item, stored this way. */
-    int (*made_up)(lf_dev *d, lf_weight *w, const lf_inventory_item *item, lf_storage store, uint64_t seed,
-                   lf_err *err);
+    /* The same with made-up values: those that synth.h gives the item's rows row0 .. row0 + w->all_rows - 1 (row0 a
+     * multiple of 128), stored this way. */
+    int (*made_up)(lf_dev *d, lf_weight *w, const lf_inventory_item *item, lf_storage store, int64_t row0,
+                   uint64_t seed, lf_err *err);
 
     void (*gemm)(lf_dev *d, const lf_gemm *g);
 

@@ -27,7 +27,7 @@ static void product(maker *k, int layer, lf_role role, int64_t m, int64_t rows, 
         lf_load_gemm one = { .g = g };
         if (!(k->w->stores[role] >> s & 1) || l->gemms == LF_LOAD_GEMMS)
             continue;
-        lf_weights_view(&one.w, &item, (lf_storage)s, k->p->model, k->g, k->w->made_up);
+        lf_weights_view(&one.w, &item, (lf_storage)s, k->p->model, k->g);
         if (rows)
             one.w.rows = rows;
         if (role == LF_ROLE_WO_B)
@@ -78,7 +78,7 @@ static void expert_set(maker *k, lf_role w1, int experts, int64_t pairs, int64_t
             unsigned stores = k->w->stores[w1 + i];
             int store = stores >> s & 1 ? s : __builtin_ctz(stores | 1u << LF_STORES);
             if (!lf_inventory_item_of(k->p->model, 0, w1 + i, 0, &item) && store < LF_STORES)
-                lf_weights_view(w[i], &item, (lf_storage)store, k->p->model, k->g, k->w->made_up);
+                lf_weights_view(w[i], &item, (lf_storage)store, k->p->model, k->g);
         }
         e->experts = experts;
         e->pairs = pairs;

@@ -75,8 +75,8 @@ void lf_plan_weights_size(const lf_plan *p, lf_plan_grid *g)
     for (int64_t i = 0; i < p->items; i++) {
         int matrix;
         const lf_plan_item *x = &p->item[i];
-        int64_t bytes = p->on_host ? lf_weights_share(&x->item, x->store, p->model, &g->grid, p->made_up, &matrix)
-                                   : lf_weights_on_gpu(&x->item, x->store, p->model, &g->grid, p->made_up, &matrix);
+        int64_t bytes = p->on_host ? lf_weights_share(&x->item, x->store, p->model, &g->grid, &matrix)
+                                   : lf_weights_on_gpu(&x->item, x->store, p->model, &g->grid, &matrix);
         if (matrix && p->on_host && !p->made_up) {
             g->mapped += bytes;
         } else {
@@ -90,7 +90,7 @@ void lf_plan_pass_size(const lf_plan *p, lf_plan_grid *g)
 {
     lf_engine_plan e = { .model = p->model, .grid = g->grid, .numerics = p->numerics, .on_host = p->on_host,
                          .act_bytes = p->act_bytes, .merge = p->merge, .topk = p->topk, .stores = p->stores,
-                         .made_up = p->made_up, .kernels = p->kernels };
+                         .kernels = p->kernels };
     const int64_t *lengths = p->lengths ? p->lengths : &p->length;
     int n = p->lengths ? p->prompts : 1;
 

@@ -106,7 +106,6 @@ typedef struct lf_engine_plan {
     int64_t tile;                          /* 0: the default */
     int merge, topk;
     const unsigned *stores;                /* [LF_ROLES] of lf_weights, for lf_engine_plan_room */
-    int made_up;
     uint32_t kernels;                      /* as in lf_dev */
 } lf_engine_plan;
 

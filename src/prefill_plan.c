@@ -28,7 +28,6 @@ static void shell_make(shell *x, const lf_engine_plan *s)
                              .dev = &x->dev, .model = s->model, .topo = &x->topo };
     lf_engine_formats(&x->engine);
     lf_weights_shape(&x->engine.weights, s->model, &s->grid);
-    x->engine.weights.made_up = s->made_up;
     if (s->stores)
         memcpy(x->engine.weights.stores, s->stores, sizeof x->engine.weights.stores);
 }

@@ -12,6 +12,7 @@ typedef struct loader {
     lf_checkpoint *c;                      /* NULL: made-up weights */
     uint64_t seed;
     lf_dev *d;
+    const lf_grid *g;
     lf_err *err;
 } loader;
 
@@ -130,9 +131,8 @@ static int numbers(loader *l, int layer, lf_role role)
     return bad;
 }
 
-/* Rows row0 .. row0+rows-1 of a matrix of the checkpoint (rows 0: all).  When they are whole blocks of scales only
- * their bytes are given to the device; otherwise it gets the whole and w is a view. */
-static int stored(loader *l, lf_weight *w, const lf_inventory_item *item, int64_t row0, int64_t rows)
+/* From the checkpoint: the bytes of the rows that are kept, from the item's row `first` on. */
+static int stored(loader *l, lf_weight *w, const lf_inventory_item *item)
 {
     lf_inventory_found f;
     const void *data, *scale = NULL;
@@ -140,53 +140,40 @@ static int stored(loader *l, lf_weight *w, const lf_inventory_item *item, int64_
     if (lf_inventory_find(l->c, item, &f, l->err) || lf_checkpoint_data(l->c, f.weight, &data, l->err) ||
         (f.scale && lf_checkpoint_data(l->c, f.scale, &scale, l->err)))
         return -1;
-    size_t bytes = f.weight->bytes, scales = f.scale ? f.scale->bytes : 0;
-    int apart = row0 % 128 == 0 && rows % 128 == 0 && rows < item->rows;
-    if (apart) {
-        size_t row = bytes / (size_t)item->rows;
-        size_t scale_row = f.scale ? scales / (size_t)f.scale->shape[0] : 0;
-        int64_t per = f.scale ? item->rows / f.scale->shape[0] : 1;       /* rows of one row of scales: 1, or 128 */
-        per = f.weight->dtype == LF_E4M3 ? 128 : per;
-        data = (const char *)data + (size_t)row0 * row;
-        bytes = (size_t)rows * row;
-        scale = scale ? (const char *)scale + (size_t)(row0 / per) * scale_row : NULL;
-        scales = scale ? (size_t)(rows / per) * scale_row : 0;
-    }
-    int64_t all = apart ? rows : item->rows;
-    *w = (lf_weight){ .dtype = f.weight->dtype, .rows = all, .cols = item->cols,
-                      .all_rows = all, .all_cols = item->cols };
+    int64_t first = lf_weights_view(w, item, f.store, l->m, l->g), per = f.store == LF_STORE_FP8 ? 128 : 1;
+    size_t row = f.weight->bytes / (size_t)item->rows;
+    size_t scale_row = f.scale ? f.scale->bytes / (size_t)f.scale->shape[0] : 0;       /* of `per` rows */
+    size_t bytes = (size_t)w->all_rows * row, scales = (size_t)lf_ceil_div(w->all_rows, per) * scale_row;
+    data = (const char *)data + (size_t)first * row;
+    scale = scale ? (const char *)scale + (size_t)(first / per) * scale_row : NULL;
     if (l->d->ops->weight(l->d, w, data, bytes, scale, scales, l->err))
         return -1;
     if (w->data != data)
         l->w->read += (int64_t)(bytes + scales);
-    if (!apart)
-        *w = lf_weight_rows(*w, row0, rows);
     return 0;
 }
 
-static int made_up(loader *l, lf_weight *w, const lf_inventory_item *item, int64_t row0, int64_t rows)
+static int made_up(loader *l, lf_weight *w, const lf_inventory_item *item)
 {
-    *w = (lf_weight){ .rows = item->rows, .cols = item->cols, .all_rows = item->rows, .all_cols = item->cols };
-    if (l->d->ops->made_up(l->d, w, item, item->released, l->seed, l->err))
-        return -1;
-    *w = lf_weight_rows(*w, row0, rows);
-    return 0;
+    int64_t first = lf_weights_view(w, item, item->released, l->m, l->g);
+
+    return l->d->ops->made_up(l->d, w, item, item->released, first, l->seed, l->err);
 }
 
-static int some_rows(loader *l, lf_weight *w, int layer, lf_role role, int expert, int64_t row0, int64_t rows)
+/* This rank's rows (lf_weights_view). */
+static int matrix_of(loader *l, lf_weight *w, int layer, lf_role role, int expert)
 {
     lf_inventory_item item;
 
     if (lf_inventory_item_of(l->m, layer, role, expert, &item))
         return lf_fail(l->err, "layer %d has no tensor of role %d", layer, (int)role);
-    rows = rows ? rows : item.rows;
-    int bad = l->c ? stored(l, w, &item, row0, rows) : made_up(l, w, &item, row0, rows);
+    int bad = l->c ? stored(l, w, &item) : made_up(l, w, &item);
     return bad ? lf_fail_in(l->err, "%s", item.name) : 0;
 }
 
 static int matrix(loader *l, lf_weight *w, int layer, lf_role role)
 {
-    return some_rows(l, w, layer, role, 0, 0, 0);
+    return matrix_of(l, w, layer, role, 0);
 }
 
 /* fn, base and scale stand one after the other in lf_role. */
@@ -208,20 +195,18 @@ static int compressor(loader *l, lf_compressor *c, int layer, lf_role ape)
            matrix(l, &c->wgate, layer, ape + 2) || vector(l, &c->norm, layer, ape + 3) ? -1 : 0;
 }
 
-static int attention(loader *l, lf_layer *y, int layer, const lf_grid *g)
+static int attention(loader *l, lf_layer *y, int layer)
 {
-    const lf_model *m = l->m;
-    int64_t heads = l->w->heads, q = heads * m->head_dim, o = l->w->groups * m->o_rank;
+    int64_t heads = l->w->heads, o = l->w->groups * l->m->o_rank;
 
     if (matrix(l, &y->wq_a, layer, LF_ROLE_WQ_A) || vector(l, &y->q_norm, layer, LF_ROLE_Q_NORM) ||
-        some_rows(l, &y->wq_b, layer, LF_ROLE_WQ_B, 0, g->tp_rank * q, q) ||
-        matrix(l, &y->wkv, layer, LF_ROLE_WKV) || vector(l, &y->kv_norm, layer, LF_ROLE_KV_NORM) ||
-        vector(l, &y->sink, layer, LF_ROLE_SINK) ||
-        some_rows(l, &y->wo_a, layer, LF_ROLE_WO_A, 0, g->tp_rank * o, o) ||
+        matrix(l, &y->wq_b, layer, LF_ROLE_WQ_B) || matrix(l, &y->wkv, layer, LF_ROLE_WKV) ||
+        vector(l, &y->kv_norm, layer, LF_ROLE_KV_NORM) ||
+        vector(l, &y->sink, layer, LF_ROLE_SINK) || matrix(l, &y->wo_a, layer, LF_ROLE_WO_A) ||
         matrix(l, &y->wo_b, layer, LF_ROLE_WO_B))
         return -1;
-    y->sink += g->tp_rank * heads;
-    y->wo_b = lf_weight_cols(y->wo_b, g->tp_rank * o, o);
+    y->sink += l->g->tp_rank * heads;
+    y->wo_b = lf_weight_cols(y->wo_b, l->g->tp_rank * o, o);
     if (y->kind != LF_SWA && compressor(l, &y->main, layer, LF_ROLE_COMP_APE))
         return -1;
     if (y->kind != LF_C4)
@@ -277,22 +262,21 @@ static int experts(loader *l, lf_layer *y, int layer)
         (layer < l->m->hash_layers ? hash_table(l, &y->tid2eid, layer) : vector(l, &y->bias, layer, LF_ROLE_GATE_BIAS)))
         return -1;
     for (int i = 0, e = l->w->expert0; i < l->w->experts; i++, e++)
-        if (some_rows(l, &y->w1[i], layer, LF_ROLE_W1, e, 0, 0) ||
-            some_rows(l, &y->w2[i], layer, LF_ROLE_W2, e, 0, 0) ||
-            some_rows(l, &y->w3[i], layer, LF_ROLE_W3, e, 0, 0))
+        if (matrix_of(l, &y->w1[i], layer, LF_ROLE_W1, e) || matrix_of(l, &y->w2[i], layer, LF_ROLE_W2, e) ||
+            matrix_of(l, &y->w3[i], layer, LF_ROLE_W3, e))
             return -1;
     return matrix(l, &y->shared1, layer, LF_ROLE_SHARED_W1) || matrix(l, &y->shared2, layer, LF_ROLE_SHARED_W2) ||
            matrix(l, &y->shared3, layer, LF_ROLE_SHARED_W3) ? -1 : 0;
 }
 
-static int one_layer(loader *l, int layer, const lf_grid *g)
+static int one_layer(loader *l, int layer)
 {
     lf_layer *y = &l->w->layer[layer];
 
     y->kind = l->m->kind[layer];
     return hyper(l, &y->hc_attn, layer, LF_ROLE_HC_ATTN_FN) || hyper(l, &y->hc_ffn, layer, LF_ROLE_HC_FFN_FN) ||
            vector(l, &y->attn_norm, layer, LF_ROLE_ATTN_NORM) || vector(l, &y->ffn_norm, layer, LF_ROLE_FFN_NORM) ||
-           attention(l, y, layer, g) || experts(l, y, layer) ? -1 : 0;
+           attention(l, y, layer) || experts(l, y, layer) ? -1 : 0;
 }
 
 static int rope(loader *l, lf_rope *r, int compressed)
@@ -328,29 +312,28 @@ static int find_file(void *ctx, const void *data, size_t bytes, int64_t *at)
     return lf_checkpoint_file(ctx, data, bytes, at);
 }
 
-static int prepare(loader *l, const lf_grid *g)
+static int prepare(loader *l)
 {
     const lf_dev_ops *ops = l->d->ops;
     lf_dev_files files = { l->c, find_file };
     int64_t bytes;
 
-    l->w->made_up = !l->c;
-    if (ops->expect && (lf_weights_survey(l->w->stores, &bytes, l->m, l->c, g, l->err) ||
+    if (ops->expect && (lf_weights_survey(l->w->stores, &bytes, l->m, l->c, l->g, l->err) ||
                         ops->expect(l->d, bytes, l->err)))
         return -1;
     return ops->load && l->c ? ops->load(l->d, &files, l->err) : 0;
 }
 
-static int load_all(loader *l, const lf_grid *g)
+static int load_all(loader *l)
 {
     lf_weights *w = l->w;
 
-    if (prepare(l, g) || matrix(l, &w->embed, -1, LF_ROLE_EMBED) ||
-        some_rows(l, &w->head, -1, LF_ROLE_HEAD, 0, w->vocab0, w->vocab) || vector(l, &w->norm, -1, LF_ROLE_NORM) ||
+    if (prepare(l) || matrix(l, &w->embed, -1, LF_ROLE_EMBED) || matrix(l, &w->head, -1, LF_ROLE_HEAD) ||
+        vector(l, &w->norm, -1, LF_ROLE_NORM) ||
         hyper(l, &w->hc_head, -1, LF_ROLE_HC_HEAD_FN) || rope(l, &w->rope, 0) || rope(l, &w->rope_compressed, 1))
         return -1;
     for (int i = 0; i < l->m->layers; i++)
-        if (one_layer(l, i, g))
+        if (one_layer(l, i))
             return -1;
     return 0;
 }
@@ -358,12 +341,12 @@ static int load_all(loader *l, const lf_grid *g)
 int lf_weights_load(lf_weights *w, const lf_model *m, lf_checkpoint *c, uint64_t seed, lf_dev *d, const lf_grid *g,
                     lf_err *err)
 {
-    loader l = { .w = w, .m = m, .c = c, .seed = seed, .d = d, .err = err };
+    loader l = { .w = w, .m = m, .c = c, .seed = seed, .d = d, .g = g, .err = err };
 
     lf_weights_shape(w, m, g);
     w->dev = d;
     w->layer = lf_alloc(sizeof *w->layer * (size_t)m->layers);
-    int bad = load_all(&l, g);
+    int bad = load_all(&l);
     return d->ops->sync(d, bad ? &(lf_err){ "" } : err) || bad ? -1 : 0;           /* nothing is read after this */
 }
 

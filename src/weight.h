@@ -43,7 +43,6 @@ typedef struct lf_weights {
     lf_hc hc_head;
     lf_rope rope, rope_compressed;                     /* window-only layers; compressed layers */
     unsigned stores[LF_ROLES];                         /* bit 1 << lf_storage: a tensor of this role is stored so */
-    int made_up;
     int64_t read;                                      /* bytes of files that went to a device */
     int layers;
     lf_layer *layer;
@@ -61,19 +60,20 @@ int lf_weights_load(lf_weights *w, const lf_model *m, lf_checkpoint *c, uint64_t
                     lf_err *err);
 void lf_weights_free(lf_weights *w);
 
-/* Bytes of an item on this rank as lf_weights_load takes them (0: an expert of another rank), stored this way;
- * made_up: without a checkpoint.  *matrix: 1 when it is kept as stored, which on the CPU takes no memory of its
- * own when it comes from a file; 0 when it is kept as float32 (expert ids: int64) beside it. */
+/* Bytes of an item on this rank as lf_weights_load takes them (0: an expert of another rank), stored this way.
+ * *matrix: 1 when it is kept as stored, which on the CPU takes no memory of its own when it comes from a file; 0 when
+ * it is kept as float32 (expert ids: int64) beside it. */
 int64_t lf_weights_share(const lf_inventory_item *item, lf_storage store, const lf_model *m, const lf_grid *g,
-                         int made_up, int *matrix);
+                         int *matrix);
 
 /* The same as a GPU takes it (dev_cuda_plan.h): matrices among the weights, vectors by themselves. */
 int64_t lf_weights_on_gpu(const lf_inventory_item *item, lf_storage store, const lf_model *m, const lf_grid *g,
-                          int made_up, int *matrix);
+                          int *matrix);
 
-/* A matrix as it is loaded: *w has all but memory, its rows those of this rank. */
-void lf_weights_view(lf_weight *w, const lf_inventory_item *item, lf_storage store, const lf_model *m, const lf_grid *g,
-                     int made_up);
+/* A matrix as it is loaded: *w has all but memory, its rows those of this rank.  Where these are whole blocks of scales
+ * only they are kept, otherwise the whole is.  Returns the item's row that is kept first, a multiple of 128. */
+int64_t lf_weights_view(lf_weight *w, const lf_inventory_item *item, lf_storage store, const lf_model *m,
+                        const lf_grid *g);
 
 /* stores[LF_ROLES] of lf_weights, and the bytes of all matrices on a GPU. */
 int lf_weights_survey(unsigned *stores, int64_t *bytes, const lf_model *m, const lf_checkpoint *c, const lf_grid *g,

@@ -28,43 +28,43 @@ static int64_t own_rows(const lf_inventory_item *item, const lf_model *m, const 
 }
 
 int64_t lf_weights_share(const lf_inventory_item *item, lf_storage store, const lf_model *m, const lf_grid *g,
-                         int made_up, int *matrix)
+                         int *matrix)
 {
     lf_inventory_item part = *item;
-    int64_t row0, rows;
+    lf_weight w;
 
     *matrix = is_matrix(item);
     if (item->expert >= 0 && item->expert / (m->experts / g->ep) != g->ep_rank)
         return 0;
     if (!*matrix)
         return item->rows * item->cols * (item->role == LF_ROLE_TID2EID ? 8 : 4);
-    rows = own_rows(item, m, g, &row0);
-    if (!made_up && row0 % 128 == 0 && rows % 128 == 0)        /* whole blocks of scales, else the whole */
-        part.rows = rows;
+    lf_weights_view(&w, item, store, m, g);
+    part.rows = w.all_rows;
     return lf_inventory_bytes(&part, store);
 }
 
-void lf_weights_view(lf_weight *w, const lf_inventory_item *item, lf_storage store, const lf_model *m, const lf_grid *g,
-                     int made_up)
+int64_t lf_weights_view(lf_weight *w, const lf_inventory_item *item, lf_storage store, const lf_model *m,
+                        const lf_grid *g)
 {
     int64_t row0, rows = own_rows(item, m, g, &row0), shape[2], scale[2];
-    int apart = !made_up && row0 % 128 == 0 && rows % 128 == 0;
+    int apart = row0 % 128 == 0 && rows % 128 == 0;    /* whole blocks of scales, else the whole */
     int64_t all = apart ? rows : item->rows;
 
     *w = (lf_weight){ .rows = rows, .cols = item->cols, .row0 = apart ? 0 : row0, .all_rows = all,
                       .all_cols = item->cols };
     lf_inventory_stored(item, store, &w->dtype, shape, scale);
+    return apart ? row0 : 0;
 }
 
 int64_t lf_weights_on_gpu(const lf_inventory_item *item, lf_storage store, const lf_model *m, const lf_grid *g,
-                          int made_up, int *matrix)
+                          int *matrix)
 {
-    int64_t bytes = lf_weights_share(item, store, m, g, made_up, matrix);
+    int64_t bytes = lf_weights_share(item, store, m, g, matrix);
     lf_weight w;
 
     if (!*matrix || bytes == 0)
         return lf_round_up(bytes, LF_CUDA_GRAIN);
-    lf_weights_view(&w, item, store, m, g, made_up);
+    lf_weights_view(&w, item, store, m, g);
     return lf_cuda_weight_bytes(w.dtype, w.all_rows, w.all_cols);
 }
 
@@ -84,7 +84,7 @@ static int survey_item(void *arg, const lf_inventory_item *item, lf_err *err)
 
     if (s->c && lf_inventory_find(s->c, item, &found, err))
         return -1;
-    int64_t bytes = lf_weights_on_gpu(item, found.store, s->m, s->g, !s->c, &matrix);
+    int64_t bytes = lf_weights_on_gpu(item, found.store, s->m, s->g, &matrix);
     s->bytes += matrix ? bytes : 0;
     s->stores[item->role] |= 1u << found.store;
     return 0;

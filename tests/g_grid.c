@@ -36,6 +36,10 @@ static void grids(world *w, const mode *m, const store *alone)
         s.rows_within = s.tp > 1 ? m->rows : 0;
         s.logits_within = s.tp > 1 ? m->logits : 0;
         one_grid(w, &s, alone);
+        s.made_up = 1;
+        if (s.tp > 1)
+            one_grid(w, &s, alone);
+        s.made_up = 0;
         s.merge = 1;
         s.layers = m->layers;
         s.rows_within = m->rows;
@@ -100,5 +104,6 @@ int main(int argc, char **argv)
     one_model(&w, "mini", (lf_synth_options){ .preset = "mini", .seed = 7, .set = wide, .sets = 9 });
     everywhere(&w, w.leaks, "memory", "every engine gave back what it took");
     everywhere(&w, w.late, "experts", "prepared while the layer before runs");
+    everywhere(&w, w.unplanned, "weights", "as many bytes as planned");
     return world_end(&w, &t);
 }

@@ -7,9 +7,11 @@
 #define LF_GRID_WORLD_H
 
 #include "tap.h"
+#include "dev_cuda_plan.h"
 #include "device.h"
 #include "grid_store.h"
 #include "made_ids.h"
+#include "plan.h"
 #include "synthdir.h"
 
 enum { PROMPTS = 6 };
@@ -25,6 +27,7 @@ typedef struct world {
     lf_dev *dev;                           /* for sums over all ranks */
     int leaks;                             /* engines that did not give back what they took */
     int late;                              /* runs whose experts were not prepared a layer ahead */
+    int unplanned;                         /* engines whose weights took other memory than planned */
 } world;
 
 /* Rank 0 writes the model; the name of its directory goes round. */
@@ -61,10 +64,11 @@ typedef struct setting {
     int layers;                            /* compare the rows of so many layers; 0: all */
 } setting;
 
-/* A device's operations, with a look at the order of prepare() and experts(). */
+/* A device's operations, with a look at the order of prepare() and experts(), and at what is taken. */
 typedef struct ahead {
     lf_dev_ops ops;
     const lf_dev_ops *own;
+    int64_t bytes;                         /* asked of take() */
     const void *set[64];                   /* prepared in this pass: the first expert's bytes */
     int sets, layers, late;
 } ahead;
@@ -91,12 +95,42 @@ static inline void watch_experts(lf_dev *d, const lf_experts *e)
     watched.own->experts(d, e);
 }
 
+static inline int watch_take(lf_dev *d, void **out, size_t bytes, const char *what, lf_err *err)
+{
+    watched.bytes += (int64_t)bytes;
+    return watched.own->take(d, out, bytes, what, err);
+}
+
 static inline void watch(lf_dev *d, const lf_model *m)
 {
     watched = (ahead){ .ops = *d->ops, .own = d->ops, .layers = m->layers };
     watched.ops.prepare = watch_prepare;
     watched.ops.experts = watch_experts;
+    watched.ops.take = watch_take;
     d->ops = &watched.ops;
+}
+
+/* Weights took what the plan says, to the byte; besides them there are two tables of rope frequencies.  taken: by the
+ * device's count, which has more for each piece on the CPU, whose own requests are counted instead. */
+static inline int as_planned(const world *w, const setting *s, const lf_grid *g, int64_t taken)
+{
+    int gpu = s->device == LF_DEVICE_CUDA;
+    int64_t rope = 2 * (gpu ? LF_CUDA_GRAIN : w->model.rope_dim / 2 * (int64_t)sizeof(float));
+    lf_plan_grid x = { .grid = *g };
+    lf_plan p;
+    lf_err err;
+
+    if (lf_plan_open(&p, &w->model, s->made_up ? NULL : w->checkpoint, &err))
+        return 0;
+    p.on_host = !gpu;
+    p.made_up = s->made_up;
+    lf_plan_weights_size(&p, &x);
+    lf_plan_free(&p);
+    int64_t want = (gpu ? lf_round_up(x.weights, LF_CUDA_GRAIN) : x.weights) + rope;
+    int64_t got = gpu ? taken : watched.bytes;
+    if (got != want)
+        printf("# rank %d: weights took %lld bytes, planned %lld\n", w->rank, (long long)got, (long long)want);
+    return got == want;
 }
 
 static inline int run(world *w, const setting *s, store *out, lf_err *err)
@@ -118,6 +152,7 @@ static inline int run(world *w, const setting *s, store *out, lf_err *err)
     size_t before = d->taken;
     watch(d, &w->model);
     bad = lf_engine_open(&e, &setup, err);
+    w->unplanned += !bad && !as_planned(w, s, &g, (int64_t)(d->taken - before));
     *out = store_make(&w->model, setup.kv_dtype, PROMPTS, w->prompt);
     lf_sink sink = store_sink(out);
     if (!bad && s->together)

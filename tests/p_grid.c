@@ -29,6 +29,10 @@ static void all_grids(world *w, lf_numerics numerics)
             s.tile = 128;
             if (w->size <= 2)
                 one_grid(w, &s, &want);
+            s.made_up = 1;
+            if (tp > 1 && numerics == LF_EXACT)
+                one_grid(w, &s, &want);
+            s.made_up = 0;
             s.merge = s.together = 1;
             s.rows_within = s.logits_within = 1e-5;
             if (pcp > 1 && numerics == LF_EXACT)
@@ -53,6 +57,7 @@ int main(int argc, char **argv)
         all_grids(&w, LF_RELEASED);
         everywhere(&w, w.leaks, "memory", "every engine gave back what it took");
         everywhere(&w, w.late, "experts", "prepared while the layer before runs");
+        everywhere(&w, w.unplanned, "weights", "as many bytes as planned");
     }
     close_model(&w);
     return world_end(&w, &t);

@@ -76,8 +76,8 @@ void lf_cpu_angles(float *cos_sin, const lf_rope *rope, int64_t pos);           
 void lf_cpu_rotate_row(const lf_cpu *c, float *x, int64_t width, const float *cos_sin, int rope_dim, int inverse);
 
 /* The operations, one file a concept. */
-int lf_cpu_made_up(lf_dev *d, lf_weight *w, const lf_inventory_item *item, lf_storage store, uint64_t seed,
-                   lf_err *err);
+int lf_cpu_made_up(lf_dev *d, lf_weight *w, const lf_inventory_item *item, lf_storage store, int64_t row0,
+                   uint64_t seed, lf_err *err);
 void lf_cpu_made_free(lf_cpu *c);
 void lf_cpu_gemm(lf_dev *d, const lf_gemm *g);
 void lf_cpu_embed(lf_dev *d, lf_act *x, const uint32_t *ids, int64_t m, const lf_weight *embed);
