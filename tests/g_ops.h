@@ -254,41 +254,59 @@ static inline void g_fill_weight(g_run *r, g_kind kind, uint8_t *data, size_t by
         scale[i] = (uint8_t)(middle - spread + (int)g_below(r, 2 * spread + 1));
 }
 
-/* [rows, cols] of random values of about cols^-1/2; returns its number. */
-static inline int g_weight(g_run *r, g_kind kind, int64_t rows, int64_t cols)
+static inline size_t g_weight_bytes(const lf_weight *w)
 {
-    static const lf_dtype type[] = { LF_F32, LF_BF16, LF_E4M3, LF_I8, LF_I8 };
-    lf_weight w = { .dtype = type[kind], .rows = rows, .cols = cols, .all_rows = rows, .all_cols = cols };
-    size_t count = (size_t)(rows * cols), scales = 0;
-    size_t bytes = kind == G_F32 ? 4 * count : kind == G_BF16 ? 2 * count : count;
-    uint8_t *data = g_keep(r, bytes), *scale = NULL;
+    return (size_t)(w->all_rows * w->all_cols) * lf_dtype_bytes(w->dtype) / (w->dtype == LF_I8 ? 2 : 1);
+}
+
+static inline size_t g_weight_scales(const lf_weight *w)
+{
+    int64_t blocks = lf_ceil_div(w->all_rows, 128) * lf_ceil_div(w->all_cols, 128);
+
+    return (size_t)(w->dtype == LF_E4M3 ? blocks : w->dtype == LF_I8 ? w->all_rows * w->all_cols / 32 : 0);
+}
+
+/* A whole weight of which w says type and size to both sides, its bytes in host memory; returns its number. */
+static inline int g_place(g_run *r, lf_weight w, const uint8_t *data, const uint8_t *scale)
+{
     lf_err err;
 
-    if (kind == G_E4M3)
-        scales = (size_t)(lf_ceil_div(rows, 128) * lf_ceil_div(cols, 128));
-    if (kind >= G_FP4) {
-        bytes = count / 2;
-        scales = count / 32;
-    }
-    if (kind >= G_E4M3) {
-        scale = g_keep(r, scales);
-        g_fill_weight(r, kind, data, bytes, scale, scales);
-    } else {
-        float *x = g_floats(r, (int64_t)count, 1 / sqrtf((float)cols));
-        for (size_t i = 0; i < count; i++) {
-            uint16_t h = lf_f32_bf16(x[i]);
-            memcpy(data + i * (kind == G_F32 ? 4 : 2), kind == G_F32 ? (void *)&x[i] : &h, kind == G_F32 ? 4 : 2);
-        }
-    }
     if (r->weights == G_WEIGHTS)
         g_die("weights", "too many");
     for (int side = 0; side < 2; side++) {
         lf_dev *d = side ? r->gpu : r->cpu[0];
         r->weight[r->weights][side] = w;
-        if (d->ops->weight(d, &r->weight[r->weights][side], data, bytes, scale, scales, &err) != 0)
+        if (d->ops->weight(d, &r->weight[r->weights][side], data, g_weight_bytes(&w), scale, g_weight_scales(&w),
+                           &err) != 0)
             g_die("weight", err.text);
     }
     return r->weights++;
+}
+
+static inline lf_weight g_weight_like(g_kind kind, int64_t rows, int64_t cols)
+{
+    static const lf_dtype type[] = { LF_F32, LF_BF16, LF_E4M3, LF_I8, LF_I8 };
+
+    return (lf_weight){ .dtype = type[kind], .rows = rows, .cols = cols, .all_rows = rows, .all_cols = cols };
+}
+
+/* [rows, cols] of random values of about cols^-1/2; returns its number. */
+static inline int g_weight(g_run *r, g_kind kind, int64_t rows, int64_t cols)
+{
+    lf_weight w = g_weight_like(kind, rows, cols);
+    size_t bytes = g_weight_bytes(&w), scales = g_weight_scales(&w);
+    uint8_t *data = g_keep(r, bytes), *scale = scales ? g_keep(r, scales) : NULL;
+
+    if (kind >= G_E4M3) {
+        g_fill_weight(r, kind, data, bytes, scale, scales);
+        return g_place(r, w, data, scale);
+    }
+    float *x = g_floats(r, rows * cols, 1 / sqrtf((float)cols));
+    for (size_t i = 0, each = lf_dtype_bytes(w.dtype); i < (size_t)(rows * cols); i++) {
+        uint16_t h = lf_f32_bf16(x[i]);
+        memcpy(data + i * each, kind == G_F32 ? (void *)&x[i] : &h, each);
+    }
+    return g_place(r, w, data, scale);
 }
 
 static inline const lf_weight *g_weight_on(const g_run *r, const lf_dev *d, int64_t n)
