@@ -186,7 +186,7 @@ static void choices(g_run *r)
     int64_t k = r->model.index_topk;
 
     r->quantises = 0;                      /* the values are given: nothing is quantised here */
-    for (int i = 0; i < 4; i++)
+    for (int i = g_small(); i < (g_small() ? 2 : 4); i++)
         for (int more = 0; more < 2; more++) {
             memcpy(r->opt, (int64_t[]){ more ? k + 3 : k, cases[i][0], cases[i][1], cases[i][2], 1, 1 }, 48);
             if (cases[i][2] && !more)
@@ -205,7 +205,7 @@ static void many_entries(g_run *r)
     static const int64_t ks[] = { 1, 600, 2048, 2049 };
     int64_t count = g_small() ? 5003 : 20011, rows = 9, di = r->model.index_dim, heads = r->model.index_heads;
 
-    for (size_t i = 0; i < sizeof ks / sizeof *ks; i++) {
+    for (size_t i = (size_t)g_small(); i < sizeof ks / sizeof *ks; i += g_small() ? 2 : 1) {
         memcpy(r->opt, (int64_t[]){ ks[i], 4 * count - 20, 0, count, 1, 1 }, 48);
         if (i == 1)
             random_choice(r, rows, 0);

@@ -8,6 +8,11 @@ Layer 0 sees nothing but embeddings, so its rows must agree code for code, apart
 code is then off by one step, and no more than SHARE of them may be.  One value that falls the other way in front of
 a product moves several results a little, hence a share and not a count.  From layer 1 on a flipped expert changes a
 whole row and, through the window, its neighbours: there half of the rows must agree to MEDIAN in relative norm.
+
+On a GPU (LF_TEST_DEVICE=cuda) MEDIAN is no more than a guard against wrong rows, which are about sqrt(2) apart: tensor
+cores keep some 13 bits of a sum of e4m3 products, so that of each row of layer 0's outputs a few values fall on another
+bf16 or e4m3 neighbour, and with models this small every later value depends on these.  0.05 to 0.14 was measured on an
+H200.  What a GPU computes after layer 0 is compared operation by operation, on the same input, by tests/g_*.
 """
 import os
 import sys
@@ -18,7 +23,7 @@ import numpy as np
 import case as lf
 
 SHARE = 0.002
-MEDIAN = 1e-3
+MEDIAN = 0.3 if os.environ.get("LF_TEST_DEVICE") == "cuda" else 1e-3
 E2M1 = np.array([0, .5, 1, 1.5, 2, 3, 4, 6, -0., -.5, -1, -1.5, -2, -3, -4, -6])
 
 
