@@ -4,8 +4,8 @@
  *
  * Every value lies within the bound that g_bound.h derives for its sum, against float64 on the same codes.  Beside
  * that, the Euclidean distance of a row from the CPU's.  Float32 out of float32 or bf16 sides: 1e-5, sums of up to 4096
- * terms in two orders, measured.  bf16 out: 4e-3, one rounding of at most 2^-9 of a value (exact: the reference has
- * none; released: the two may fall on different sides, a step of 2^-8).  Float32 out of fp8 products: 1e-3, measured:
+ * terms in two orders, measured.  bf16 out: 4e-3, one rounding of at most 2^-8 of a value (exact: the reference has
+ * none; released: the two may fall on different sides, which few do).  Float32 out of fp8 products: 1e-3, measured:
  * the tensor cores keep 13 bits below the largest term.
  */
 #include "gpu_pair.h"
