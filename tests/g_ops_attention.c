@@ -2,12 +2,15 @@
  *
  * On the GPU: attention, merge.
  *
- * Tolerances.  Float32: 1e-5 of a query's largest output.  bf16: products of bf16 values are exact and sums
- * are float32, but weights are rounded to bf16 before they meet the values, an error of 2^-9 each of either
- * sign, and the output is rounded: 1e-2 of the row in all, 2 % of its largest value in one place.  The
- * log-sum-exp: 1e-3 then.  merge: one step.  Every kernel of attention that can do a geometry runs all of its cases.
+ * Every output and log-sum-exp lies within the bound that g_bound_attention.h derives, against float64.  Beside that,
+ * against the CPU, measured.  Float32: 1e-5 of a query's largest output.  bf16: products of bf16 values are exact and
+ * sums are float32, but weights are rounded to bf16 before they meet the values, an error of up to 2^-8 each of either
+ * sign, and the output is rounded: 1e-2 of the row in all, 2 % of its largest value in one place.  The log-sum-exp:
+ * 1e-3 then.  merge: one step.  Every kernel of attention that can do a geometry runs all of its cases.
  */
 #include "g_kernels.h"
+
+#include "g_bound_attention.h"
 
 enum { POS0, WIN_POS0, WIN_ROWS, ROW_FIRST, ROW_COUNT, RATIO, SEL, SINK, WANT };           /* opt */
 enum { OUT, PART, LSE };                   /* WANT: the output, the same when lse is asked for, lse */
@@ -55,6 +58,29 @@ static const int32_t *choose(g_run *r, int64_t rows, int64_t most)
     return sel;
 }
 
+static void bounds(g_run *r)
+{
+    int64_t heads = r->model.heads, width = r->model.head_dim, rows = r->rows;
+    float *got = lf_alloc((size_t)(rows * heads * width) * 4), *lse = lf_alloc((size_t)(rows * heads) * 4);
+    int fits = r->act == 2 && width == 512 ? 1 << LF_ATTENTION_GENERAL | 1 << LF_ATTENTION_WGMMA : 1;
+    gb_attn a = { .q = r->in[0], .queries = rows, .pos0 = r->opt[POS0], .win_pos0 = r->opt[WIN_POS0],
+                  .win_rows = r->opt[WIN_ROWS], .win = r->opt[WIN_ROWS] ? r->in[1] : NULL,
+                  .row_first = r->opt[ROW_FIRST], .row_count = r->opt[ROW_COUNT], .ratio = (int)r->opt[RATIO],
+                  .rows = r->opt[RATIO] ? r->in[2] : NULL, .sel = r->in[3], .sel_ld = r->opt[SEL],
+                  .sink = r->opt[SINK] ? r->in[4] : NULL, .heads = (int)heads, .width = (int)width,
+                  .window = r->model.window, .bf16 = r->act == 2,
+                  .wgmma = lf_kernel_of(r->gpu->kernels, LF_CHOICE_ATTENTION, (unsigned)fits) == LF_ATTENTION_WGMMA };
+
+    r->opt[WANT] = OUT;
+    attend(r, r->gpu, 0, rows, got);
+    r->opt[WANT] = LSE;
+    attend(r, r->gpu, 0, rows, lse);
+    g_release(r);
+    gb_judge_attention(&a, got, lse);
+    free(got);
+    free(lse);
+}
+
 static void one_case(g_run *r, const char *name)
 {
     static const char *const want[] = { "attention", "attention, a part", "attention, lse" };
@@ -74,6 +100,7 @@ static void one_case(g_run *r, const char *name)
                 r->act == 4 ? (g_tol){ 1e-5, 0, 0, 1e-5 } : w == LSE ? (g_tol){ 1e-3, 0, 1, 1e-3 }
                                                                      : (g_tol){ 0.02, 1, 1, 1e-2 });
     }
+    bounds(r);
     g_forget(r);
 }
 
