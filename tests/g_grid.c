@@ -3,7 +3,7 @@
  * The whole model on GPUs: one GPU against the CPU, and every grid of this world's GPUs against one.
  *
  * Tolerances, as relative norms over all rows or logits.  exact in float32: 1e-5, as the CPU against the reference.
- * exact with bf16 activations against float32: each of some forty roundings a layer adds 2^-9 of a value's size, at
+ * exact with bf16 activations against float32: each of some forty roundings a layer adds up to 2^-8 of a value, at
  * random, and a routed expert or an index row may be chosen otherwise: 1e-1.  released: what flips there changes
  * everything after it, so the rows of the first layer only are compared, 1e-2, and logits to 0.5 (0.27
  * was measured; logits that have nothing to do with each other are 1.4 apart).  Grids of GPUs in gather

@@ -9,10 +9,11 @@ code is then off by one step, and no more than SHARE of them may be.  One value 
 a product moves several results a little, hence a share and not a count.  From layer 1 on a flipped expert changes a
 whole row and, through the window, its neighbours: there half of the rows must agree to MEDIAN in relative norm.
 
-On a GPU (LF_TEST_DEVICE=cuda) MEDIAN is no more than a guard against wrong rows, which are about sqrt(2) apart: tensor
-cores keep some 13 bits of a sum of e4m3 products, so that of each row of layer 0's outputs a few values fall on another
-bf16 or e4m3 neighbour, and with models this small every later value depends on these.  0.05 to 0.14 was measured on an
-H200.  What a GPU computes after layer 0 is compared operation by operation, on the same input, by tests/g_*.
+On a GPU (LF_TEST_DEVICE=cuda) with its own choice of kernels MEDIAN is no more than a guard against wrong rows, which
+are about sqrt(2) apart: tensor cores keep some 13 bits of a sum of e4m3 products, so that of each row of layer 0's
+outputs a few values fall on another bf16 or e4m3 neighbour, and with models this small every later value depends on
+these.  0.05 to 0.14 was measured on an H200.  With the general kernels (LONGFILL_KERNELS), which multiply the same e4m3
+codes in bf16 and add in float32, the limit is that of the CPU; there half of the rows had the same bytes.
 """
 import os
 import sys
@@ -23,7 +24,8 @@ import numpy as np
 import case as lf
 
 SHARE = 0.002
-MEDIAN = 0.3 if os.environ.get("LF_TEST_DEVICE") == "cuda" else 1e-3
+CODES_IN_FEW_BITS = os.environ.get("LF_TEST_DEVICE") == "cuda" and "LONGFILL_KERNELS" not in os.environ
+MEDIAN = 0.3 if CODES_IN_FEW_BITS else 1e-3
 E2M1 = np.array([0, .5, 1, 1.5, 2, 3, 4, 6, -0., -.5, -1, -1.5, -2, -3, -4, -6])
 
 
