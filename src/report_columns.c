@@ -123,7 +123,7 @@ char *lf_column_text(const lf_column *c, const void *base)
         text = *(const char *const *)at;
         return text ? lf_strdup(text) : NULL;
     case LF_COLUMN_CHARS:
-        return lf_strdup(at);
+        return *at ? lf_strdup(at) : NULL;
     case LF_COLUMN_INT:
         return lf_printf("%lld", (long long)*(const int64_t *)at);
     case LF_COLUMN_COUNT:
