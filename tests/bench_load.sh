@@ -135,12 +135,14 @@ def load(args, into):
 
 
 def main():
-    p = argparse.ArgumentParser(prog="bench_load.sh")
-    p.add_argument("-r", dest="rounds", type=int, default=4)
-    p.add_argument("-l", dest="launcher", default="")
-    p.add_argument("-x", dest="longfill", default="longfill")
-    p.add_argument("checkpoint")
-    p.add_argument("rest", nargs=argparse.REMAINDER, metavar="ARGUMENT-OF-PREFILL")
+    p = argparse.ArgumentParser(prog="bench_load.sh", usage="%(prog)s [-r ROUNDS] [-l LAUNCHER] [-x LONGFILL] "
+                                "CHECKPOINT [ARGUMENT-OF-PREFILL...]")
+    p.add_argument("-r", dest="rounds", type=int, default=4, help="of reading and of loading (default 4)")
+    p.add_argument("-l", dest="launcher", default="", help='such as "mpirun -n 2" (default: none, one rank)')
+    p.add_argument("-x", dest="longfill", default="longfill", help="the program (default: that on PATH)")
+    p.add_argument("checkpoint", metavar="CHECKPOINT", help="its weights in full: holes of --sparse read faster")
+    rest = p.add_argument("rest", nargs=argparse.REMAINDER, metavar="ARGUMENT-OF-PREFILL", help="such as --tp 2")
+    rest.required = False
     args = p.parse_args()
     files = sorted(glob.glob(os.path.join(args.checkpoint, "*.safetensors")))
     if not files or args.rounds < 1:
