@@ -36,7 +36,7 @@ static size_t layer_bytes(const lf_pass *p, int ratio)
 static size_t piece_bytes(const lf_pass *p)
 {
     const lf_logits_want *want = &p->engine->setup.logits;
-    size_t rows = 4 * (size_t)(p->tile_rows * p->model->head_dim), head = 0;
+    size_t rows = 4 * (size_t)(p->tile_rows * lf_max(p->model->head_dim, p->model->index_dim)), head = 0;
 
     if (want->all)
         head = 4 * (size_t)p->model->vocab;

@@ -208,7 +208,7 @@ static void ask_tile(wants *w, lf_pass *p)
     const lf_model *m = p->model;
     size_t act = p->dev->act_bytes;
     double t = (double)p->tile_rows, heads = (double)p->engine->weights.heads * m->head_dim;
-    double wide = (double)lf_max(m->hidden, m->head_dim);
+    double entry = lf_max(m->head_dim, m->index_dim), wide = (double)lf_max(m->hidden, m->head_dim);
 
     ask(w, &p->y, t * (double)m->hidden, act);
     ask(w, &p->z, t * (double)m->hidden, act);
@@ -218,9 +218,9 @@ static void ask_tile(wants *w, lf_pass *p)
     ask(w, &p->t, t * wide, act);
     ask(w, &p->index_q, t * m->index_heads * m->index_dim, act);
     ask(w, &p->sel, t * m->index_topk, 4);
-    ask(w, &p->u, t * 2 * (double)m->head_dim, 4);
-    ask(w, &p->g, t * 2 * (double)m->head_dim, 4);
-    ask(w, &p->file_rows, t * (double)m->head_dim, 4);
+    ask(w, &p->u, t * 2 * entry, 4);
+    ask(w, &p->g, t * 2 * entry, 4);
+    ask(w, &p->file_rows, t * entry, 4);
     ask_experts(w, p);
 }
 

@@ -342,6 +342,17 @@ out=$dir/threads
 [ $code -eq 0 ] && [ "$(files)" -eq 1 ]
 result $? "a million threads asked for: as many as can be had"
 
+# ---- the index's rows may be the wider ones
+"$longfill" synth --preset nano --set index_head_dim=128 "$dir/wide" >"$dir/out" 2>"$dir/err"
+out=$dir/wide-index
+awk 'BEGIN { printf "{\"custom_id\": \"a\", \"token_ids\": [1"; for (i = 1; i < 200; i++) printf ", %d", i % 90
+    print "]}" }' >"$dir/long"
+OMP_NUM_THREADS=1 $alone "$longfill" prefill -m "$dir/wide" -i "$dir/long" -o "$out" --numerics exact --kv-dtype f32 \
+    >"$dir/out" 2>"$dir/err"
+code=$?
+[ $code -eq 0 ] && "$longfill" verify -q "$out"/kv/*.h5 >"$dir/out" 2>"$dir/err"
+result $? "index rows that are wider than the others have room"
+
 # ---- prompts that fail
 prefill 1 failing -i "$dir/prompts"
 rm -r "$out/kv"
