@@ -56,8 +56,10 @@ static int last_rows(lf_pass *p, const int *run, int n)
     p->ops->get(p->dev, (void *)(uintptr_t)host, p->logits, bytes * (size_t)n);
     if (!p->engine->setup.logits.last || p->engine->topo->grid.tp_rank != 0)
         return 0;
+    lf_pass_phase(p, LF_PHASE_WRITE_WAIT);
     for (int i = 0; i < n; i++)
         p->sink->logits(p->sink->ctx, p->mine->run[run[i]].seq, LF_LOGITS_LAST, 0, 1, host + bytes * (size_t)i, bytes);
+    lf_pass_phase(p, LF_PHASE_HEAD);
     return 0;
 }
 

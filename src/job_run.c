@@ -184,12 +184,13 @@ static int pass_run(lf_job *j, int64_t number, int64_t done_before, lf_err *fail
     double dispatched = lf_now();
     pass_begin(&p, prompts, dispatched);
     lf_writer_stats_get(j->writer, &before);
-    double t = lf_now();
+    double t = lf_now(), held = j->phase_s[LF_PHASE_WRITE_WAIT];
     int bad = lf_engine_run(j->engine, (int)b->n, prompts, &sink, j->phase_s, &err);
     if (bad == -2 && j->grid.ep > 1)
         give_up(&err);
     lf_writer_stats_get(j->writer, &after);
-    double compute = lf_now() - t - (after.waited - before.waited);
+    held = j->phase_s[LF_PHASE_WRITE_WAIT] - held;     /* a GPU goes on while the writer is waited for */
+    double compute = lf_now() - t - fmin(held, after.waited - before.waited);
     j->compute_s += compute;
     if (!bad)
         expect(j, b, prompts);
