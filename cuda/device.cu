@@ -58,6 +58,8 @@ static int cuda_sync(lf_dev *d, lf_err *err)
         lf_cuda_clock_settle(c);
     if (!c->failed)
         return 0;
+    if (!c->given_up && !c->comms)         /* what comes next finds no queue still at work; others may be gone */
+        lf_cuda_rests(c);
     c->failed = 0;
     return lf_fail(err, "%s", c->error.text);
 }
