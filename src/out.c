@@ -14,6 +14,14 @@ struct lf_out_piece {
 
 /* --- how much --- */
 
+/* Values and gates of what a run's compressors leave, floats of 4 bytes: the open block; ratio 4: the block before. */
+static size_t state_bytes(const lf_pass *p, int ratio, int64_t len)
+{
+    if (ratio == 4)
+        return 8 * (size_t)((3 * 2 + 4) * (p->main.width + p->index.width));
+    return ratio ? 8 * (size_t)(lf_min(ratio - 1, len) * p->main.width) : 0;
+}
+
 /* A layer's rows and state of this rank, not less. */
 static size_t layer_bytes(const lf_pass *p, int ratio)
 {
@@ -21,13 +29,13 @@ static size_t layer_bytes(const lf_pass *p, int ratio)
     lf_kv_dtype kv = p->engine->setup.kv_dtype;
     size_t window = lf_row_bytes(m, lf_part_fmt(LF_PART_SWA, kv), m->head_dim), n = 0;
     size_t entry = lf_row_bytes(m, lf_part_fmt(LF_PART_COMPRESSED, kv), m->head_dim);
-    size_t state = 2 * sizeof(float) * (size_t)(p->main.open_floats + p->index.open_floats +
-                                                4 * (p->main.width + p->index.width));
 
     if (ratio == 4)
         entry += lf_row_bytes(m, lf_part_fmt(LF_PART_INDEX, kv), m->index_dim);
-    for (int i = 0; i < p->mine->runs; i++)
-        n += window * (size_t)lf_min(m->window, p->mine->run[i].len) + state + 16 * ALIGN;
+    for (int i = 0; i < p->mine->runs; i++) {
+        int64_t len = p->mine->run[i].len;
+        n += window * (size_t)lf_min(m->window, len) + state_bytes(p, ratio, len) + 16 * ALIGN;
+    }
     int64_t entries = ratio ? lf_share_entry0(p->mine, p->mine->runs, ratio) : 0;
     return n + (entry + ALIGN) * (size_t)entries;
 }
