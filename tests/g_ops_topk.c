@@ -203,7 +203,7 @@ static void choices(g_run *r)
 static void many_entries(g_run *r)
 {
     static const int64_t ks[] = { 1, 600, 2048, 2049 };
-    int64_t count = g_small() ? 5003 : 20011, rows = 9, di = r->model.index_dim, heads = r->model.index_heads;
+    int64_t count = g_small() ? 5003 : 20011, rows = g_small() ? 2 : 9, di = r->model.index_dim, heads = r->model.index_heads;
 
     for (size_t i = (size_t)g_small(); i < sizeof ks / sizeof *ks; i += g_small() ? 2 : 1) {
         memcpy(r->opt, (int64_t[]){ ks[i], 4 * count - 20, 0, count, 1, 1 }, 48);
@@ -361,8 +361,10 @@ static void kernels(g_run *r)
     g_forget(r);
 }
 
+/* Every value is judged by itself here, so that a few rows do under compute-sanitizer. */
 static void all(g_run *r)
 {
+    r->rows = g_small() ? 33 : r->rows;
     choices(r);
     kernels(r);
     if (r->model.index_dim == 32)
