@@ -203,7 +203,8 @@ static void choices(g_run *r)
 static void many_entries(g_run *r)
 {
     static const int64_t ks[] = { 1, 600, 2048, 2049 };
-    int64_t count = g_small() ? 5003 : 20011, rows = g_small() ? 2 : 9, di = r->model.index_dim, heads = r->model.index_heads;
+    int64_t count = g_small() ? 5003 : 20011, rows = g_small() ? 2 : 9;
+    int64_t di = r->model.index_dim, heads = r->model.index_heads;
 
     for (size_t i = (size_t)g_small(); i < sizeof ks / sizeof *ks; i += g_small() ? 2 : 1) {
         memcpy(r->opt, (int64_t[]){ ks[i], 4 * count - 20, 0, count, 1, 1 }, 48);
