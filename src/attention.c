@@ -22,16 +22,6 @@ static const lf_rope *rope_of(const lf_pass *p, int layer)
     return lf_pass_ratio(p, layer) ? &p->engine->weights.rope_compressed : &p->engine->weights.rope;
 }
 
-static lf_act *streams(const lf_pass *p, int64_t row)
-{
-    return lf_act_at(p->dev, p->x, row * p->model->hc * p->model->hidden);
-}
-
-static float *mix_at(const lf_pass *p, int64_t row)
-{
-    return p->mix + row * (p->model->hc + p->model->hc * p->model->hc);
-}
-
 static void product(lf_pass *p, void *out, const lf_act *x, int64_t m, const lf_weight *w, lf_gemm_out kind)
 {
     lf_gemm g = { .x = x, .m = m, .ldx = w->cols, .w = w, .out = out, .ldo = w->rows, .kind = kind };
@@ -48,7 +38,8 @@ static void project_tile(lf_pass *p, int layer, const lf_tile *t)
 
     p->ops->at(p->dev, layer, (int)(t - p->my->tile));
     lf_pass_phase(p, LF_PHASE_MHC);
-    p->ops->hc_pre(p->dev, p->y, mix_at(p, t->row0), streams(p, t->row0), t->rows, &y->hc_attn, y->attn_norm);
+    p->ops->hc_pre(p->dev, p->y, lf_pass_mix(p, t->row0), lf_pass_streams(p, t->row0), t->rows,
+                   &y->hc_attn, y->attn_norm);
     lf_pass_phase(p, LF_PHASE_PROJECTIONS);
     product(p, q_lat, p->y, t->rows, &y->wq_a, LF_OUT_ACT);
     p->ops->norm(p->dev, q_lat, t->rows, m->q_rank, y->q_norm);
@@ -206,12 +197,6 @@ static void last_product(lf_pass *p, const lf_layer *y, void *out, int64_t rows,
     p->ops->gemm(p->dev, &g);
 }
 
-static void add_back(lf_pass *p, const lf_tile *t)
-{
-    lf_pass_phase(p, LF_PHASE_MHC);
-    p->ops->hc_post(p->dev, streams(p, t->row0), p->z, mix_at(p, t->row0), t->rows);
-}
-
 /* The tile whose output projection is being summed over tp, if any: that goes on under the next tile's attention. */
 static void settle_sum(lf_pass *p, const lf_tile **summed)
 {
@@ -221,7 +206,7 @@ static void settle_sum(lf_pass *p, const lf_tile **summed)
         return;
     lf_exchange_await(p, LF_MARK_SUM);
     p->ops->round(p->dev, p->z, p->partial, t->rows * p->model->hidden);
-    add_back(p, t);
+    lf_pass_add_back(p, t);
     *summed = NULL;
 }
 
@@ -241,7 +226,7 @@ static int project_out(lf_pass *p, int layer, const lf_tile *t, const lf_tile **
     }
     if (p->engine->topo->grid.tp == 1) {
         last_product(p, y, p->z, t->rows, LF_OUT_ACT);
-        add_back(p, t);
+        lf_pass_add_back(p, t);
         return 0;
     }
     settle_sum(p, summed);

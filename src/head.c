@@ -40,11 +40,6 @@ static int logits_of(lf_pass *p, const lf_act *x, int64_t rows)
     return spread ? join_vocabulary(p, rows) : 0;
 }
 
-static const lf_act *streams_at(const lf_pass *p, int64_t row)
-{
-    return lf_act_at(p->dev, p->x, row * p->model->hc * p->model->hidden);
-}
-
 /* The logits of `n` sequences' last rows, gathered at p->done: this rank's runs `run`. */
 static int last_rows(lf_pass *p, const int *run, int n)
 {
@@ -52,14 +47,13 @@ static int last_rows(lf_pass *p, const int *run, int n)
 
     if (logits_of(p, p->done, n))
         return -1;
-    const char *host = lf_pass_host(p, bytes * (size_t)n);
-    p->ops->get(p->dev, (void *)(uintptr_t)host, p->logits, bytes * (size_t)n);
-    if (!p->engine->setup.logits.last || p->engine->topo->grid.tp_rank != 0)
-        return 0;
+    char *host = lf_alloc(bytes * (size_t)n);
+    p->ops->get(p->dev, host, p->logits, bytes * (size_t)n);
     lf_pass_phase(p, LF_PHASE_WRITE_WAIT);
-    for (int i = 0; i < n; i++)
+    for (int i = 0; i < n && p->engine->setup.logits.last && p->engine->topo->grid.tp_rank == 0; i++)
         p->sink->logits(p->sink->ctx, p->mine->run[run[i]].seq, LF_LOGITS_LAST, 0, 1, host + bytes * (size_t)i, bytes);
     lf_pass_phase(p, LF_PHASE_HEAD);
+    free(host);
     return 0;
 }
 
@@ -75,7 +69,7 @@ int lf_head_last(lf_pass *p)
         const lf_run *r = &p->mine->run[i];
         if (r->pos0 + r->len != p->mine->length[r->seq])
             continue;
-        p->ops->copy(p->dev, lf_act_at(p->dev, p->done, n * row), streams_at(p, r->row0 + r->len - 1),
+        p->ops->copy(p->dev, lf_act_at(p->dev, p->done, n * row), lf_pass_streams(p, r->row0 + r->len - 1),
                      (size_t)row * p->dev->act_bytes);
         run[n++] = i;
         if (n == most) {
@@ -127,7 +121,7 @@ static int some_rows(lf_pass *p, const lf_run *r, int64_t off, int64_t rows)
     int64_t pos = r->pos0 + off, vocab = p->model->vocab;
 
     lf_out_settled(p);
-    if (logits_of(p, streams_at(p, r->row0 + off), rows))
+    if (logits_of(p, lf_pass_streams(p, r->row0 + off), rows))
         return -1;
     if (p->engine->topo->grid.tp_rank != 0)
         return 0;

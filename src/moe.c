@@ -52,20 +52,6 @@ static int64_t own_rows(const flow *f, int round, int64_t *rows)
     return lf_slice(f->p, tile_of(f, round), f->p->engine->topo->grid.tp_rank, rows);
 }
 
-static lf_act *streams(const flow *f, int round)
-{
-    const lf_model *m = f->p->model;
-
-    return lf_act_at(f->p->dev, f->p->x, tile_of(f, round)->row0 * m->hc * m->hidden);
-}
-
-static float *mix_of(const flow *f, int round)
-{
-    const lf_model *m = f->p->model;
-
-    return f->p->mix + tile_of(f, round)->row0 * (m->hc + m->hc * m->hc);
-}
-
 /* The inputs of the experts, until the next tile is routed. */
 static const lf_act *inputs(const flow *f, int round)
 {
@@ -116,7 +102,8 @@ static void route(flow *f, int round)
 
     p->ops->at(p->dev, f->layer, round);
     lf_pass_phase(p, LF_PHASE_MHC);
-    p->ops->hc_pre(p->dev, p->y, mix_of(f, round), streams(f, round), t->rows, &f->y->hc_ffn, f->y->ffn_norm);
+    p->ops->hc_pre(p->dev, p->y, lf_pass_mix(p, t->row0), lf_pass_streams(p, t->row0), t->rows,
+                   &f->y->hc_ffn, f->y->ffn_norm);
     lf_pass_phase(p, LF_PHASE_MOE);
     p->ops->route(p->dev, &r);
     if (f->ep > 1 && round > 0)
@@ -270,14 +257,6 @@ static int slices(flow *f, int round)
     return bad;
 }
 
-static void add_back(flow *f, int round)
-{
-    lf_pass *p = f->p;
-
-    lf_pass_phase(p, LF_PHASE_MHC);
-    p->ops->hc_post(p->dev, streams(f, round), p->z, mix_of(f, round), tile_of(f, round)->rows);
-}
-
 /* --- all tiles --- */
 
 /* All experts are here: rows are read where they are, one tile after the other. */
@@ -289,7 +268,7 @@ static int here(flow *f, int round)
         return -1;
     run_experts(f, dispatch_of(f, round), inputs(f, round), f->p->token);
     sum(f, round, f->p->done);
-    add_back(f, round);
+    lf_pass_add_back(f->p, tile_of(f, round));
     return 0;
 }
 
@@ -317,7 +296,7 @@ static int step(flow *f, int t)
     if (back && !bad) {
         if (sliced)
             lf_exchange_await(f->p, LF_MARK_MOE_GATHERED);
-        add_back(f, t - 2);
+        lf_pass_add_back(f->p, tile_of(f, t - 2));
     }
     return bad;
 }

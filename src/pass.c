@@ -370,7 +370,6 @@ static void unshare(lf_pass *p)
     }
     free(p->shard);
     free(p->tiling);
-    free(p->host);
 }
 
 /* Positions, window slots and token ids of the local rows. */
@@ -450,15 +449,16 @@ size_t lf_pass_plan(const lf_engine *e, int n, const int64_t *lengths, size_t of
     return w.bytes;
 }
 
-size_t lf_pass_bytes(const lf_engine *e, int n, const int64_t *lengths, size_t of[LF_MEMORY_KINDS])
-{
-    return lf_pass_plan(e, n, lengths, of, NULL);
-}
-
 void lf_pass_phase(lf_pass *p, lf_phase phase)
 {
     p->ops->stamp(p->dev, &p->seconds[p->phase], lf_phase_name(phase));
     p->phase = phase;
+}
+
+void lf_pass_add_back(lf_pass *p, const lf_tile *t)
+{
+    lf_pass_phase(p, LF_PHASE_MHC);
+    p->ops->hc_post(p->dev, lf_pass_streams(p, t->row0), p->z, lf_pass_mix(p, t->row0), t->rows);
 }
 
 void lf_exchange_begin(lf_pass *p)
@@ -486,14 +486,4 @@ void lf_exchange_await(lf_pass *p, int mark)
     p->ops->stamp(p->dev, &p->seconds[p->phase], lf_phase_name(LF_PHASE_COMMUNICATION));
     p->ops->after(p->dev, mark);
     p->ops->stamp(p->dev, &p->seconds[LF_PHASE_COMMUNICATION], lf_phase_name(p->phase));
-}
-
-void *lf_pass_host(lf_pass *p, size_t bytes)
-{
-    if (p->host_bytes < bytes) {
-        free(p->host);
-        p->host = lf_alloc(bytes);
-        p->host_bytes = bytes;
-    }
-    return p->host;
 }

@@ -145,9 +145,6 @@ struct lf_pass {
     float *top_values, *logprob;
     uint32_t *next;                        /* [LF_HEAD_TILE] token ids */
 
-    uint8_t *host;                         /* host staging for the sink; pass-owned */
-    size_t host_bytes;
-
     double *seconds;                       /* [LF_PHASES] */
     lf_phase phase;
 };
@@ -156,9 +153,8 @@ struct lf_pass {
 int lf_pass_open(lf_pass *p, lf_engine *e, int n, const lf_prompt *prompts, const lf_sink *sink, double *seconds,
                  lf_err *err);
 void lf_pass_close(lf_pass *p);
-size_t lf_pass_bytes(const lf_engine *e, int n, const int64_t *lengths, size_t of[LF_MEMORY_KINDS]);   /* of: or NULL */
 
-/* The same, and (load: or NULL) what it asks of the device's operations. */
+/* Bytes of a pass, and by kind (of: or NULL); and (load: or NULL) what it asks of the device's operations. */
 size_t lf_pass_plan(const lf_engine *e, int n, const int64_t *lengths, size_t of[LF_MEMORY_KINDS], lf_dev_load *load);
 void lf_pass_load(const lf_pass *p, lf_dev_load *load);                /* pass_load.c; after shares and tile_rows */
 
@@ -168,8 +164,8 @@ void lf_engine_formats(lf_engine *e);
 /* From now on time counts as this phase. */
 void lf_pass_phase(lf_pass *p, lf_phase phase);
 
-/* Host memory of at least so many bytes, valid until the next call. */
-void *lf_pass_host(lf_pass *p, size_t bytes);
+/* A sublayer's output p->z into the streams of a tile. */
+void lf_pass_add_back(lf_pass *p, const lf_tile *t);
 
 /* Entries of ratio m before sequence s in the pool's rows, and (s = sequences) in all. */
 int64_t lf_pass_entry0(const lf_pass *p, int s, int ratio);
@@ -225,6 +221,17 @@ void lf_state_hand_over(lf_pass *p, int layer);
 /* Logits (head.c). */
 int lf_head_last(lf_pass *p);
 int lf_head_all(lf_pass *p);
+
+/* The residual streams, and the mixing weights, of a local row. */
+static inline lf_act *lf_pass_streams(const lf_pass *p, int64_t row)
+{
+    return lf_act_at(p->dev, p->x, row * p->model->hc * p->model->hidden);
+}
+
+static inline float *lf_pass_mix(const lf_pass *p, int64_t row)
+{
+    return p->mix + row * (p->model->hc + p->model->hc * p->model->hc);
+}
 
 static inline int lf_pass_ratio(const lf_pass *p, int layer)
 {

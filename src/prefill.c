@@ -58,11 +58,6 @@ void lf_engine_close(lf_engine *e)
     free(e);
 }
 
-size_t lf_engine_bytes(const lf_engine *e, int n, const int64_t *lengths)
-{
-    return lf_pass_bytes(e, n, lengths, NULL);
-}
-
 /* The experts that a device may get ready while the layer before runs. */
 static void prepare(lf_pass *p, int layer)
 {

@@ -80,10 +80,6 @@ typedef struct lf_prompt {
  * it. */
 int lf_engine_run(lf_engine *e, int n, const lf_prompt *prompts, const lf_sink *sink, double *seconds, lf_err *err);
 
-/* Device bytes a pass over prompts of these lengths takes on this rank beyond the weights: lf_engine_run allocates by
- * the same function. */
-size_t lf_engine_bytes(const lf_engine *e, int n, const int64_t *lengths);
-
 /* What a pass takes, by what it is for. */
 typedef enum lf_memory_kind {
     LF_MEMORY_STREAMS,                     /* residual streams of the local tokens */
@@ -96,7 +92,7 @@ typedef enum lf_memory_kind {
 
 const char *lf_memory_name(lf_memory_kind k);          /* "streams", ... */
 
-/* The same sizes before there is a device or a checkpoint: for planning. */
+/* Sizes, before there is a device or a checkpoint: for planning. */
 typedef struct lf_engine_plan {
     const lf_model *model;
     lf_grid grid;                          /* one rank's place */

@@ -37,7 +37,7 @@ size_t lf_engine_plan_bytes(const lf_engine_plan *s, int n, const int64_t *lengt
     shell x;
 
     shell_make(&x, s);
-    return lf_pass_bytes(&x.engine, n, lengths, of);
+    return lf_pass_plan(&x.engine, n, lengths, of, NULL);
 }
 
 void lf_engine_plan_room(const lf_engine_plan *s, int n, const int64_t *lengths, int64_t *expanded, int64_t *rest)

@@ -135,7 +135,11 @@ static int comm_attach(lf_comm *c, lf_dev *d, lf_err *err)
 
     if (c->size == 1)
         return 0;
-    if (lf_topo_any(c, bad, &any, err) || any || lf_topo_bcast(c, id, sizeof id, 0, err))
+    if (lf_topo_any(c, bad, &any, err))
+        return -1;
+    if (any)
+        return bad ? -1 : lf_fail(err, "NCCL cannot begin on communicator %s: its rank 0 says why", c->stats.name);
+    if (lf_topo_bcast(c, id, sizeof id, 0, err))
         return -1;
     if (lf_nccl_open(&c->nccl, d, id, c->size, c->rank, c->stats.name, err))
         return -1;

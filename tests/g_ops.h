@@ -1,20 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * g_ops: what the g_ops_* programs share.  Each operation of dev.h runs on the GPU and on the CPU backend,
- * which t_ops_* have compared with an independent implementation, on the same random input.
+ * g_ops: what the g_ops_* programs share.  Each operation of dev.h runs on the GPU and on the CPU backend, which
+ * t_ops_* have compared with an independent implementation, on the same random input.
  *
- * Three geometries: nano, mini (released head sizes, small model) and flash (released, with few rows).  Three
- * modes: exact with float32 activations, exact with bf16 ones, released.  Where activations are bf16 both
- * sides get the same bf16 values.  What the CPU is asked for: released numerics where the mode is released,
- * and also in exact/bf16 for an operation that quantises nothing, because then released means just the
- * rounding to bf16; exact otherwise.
+ * Three geometries: nano, mini (released head sizes, small model) and flash (released, with few rows).  Three modes:
+ * exact with float32 activations, exact with bf16 ones, released.  Where activations are bf16 both sides get the same
+ * bf16 values.  What the CPU is asked for: released numerics where the mode is released, and also in exact/bf16 for an
+ * operation that quantises nothing, because then released means just the rounding to bf16; exact otherwise.
  *
- * Every operation is a function that computes rows first .. first+m-1 of its case on one device, as floats.
- * g_check compares all rows with the CPU's, and asks the GPU again for other counts and beginnings: 0, 1, and
- * around the tile edges 64, 128 and 256: those bytes must be the same as before.
+ * Every operation is a function that computes rows first .. first+m-1 of its case on one device, as floats.  g_check
+ * compares all rows with the CPU's, and asks the GPU again for other counts and beginnings: 0, 1, and around the tile
+ * edges 64, 128 and 256: those bytes must be the same as before.
  *
  * LF_TEST_SMALL in the environment: nano alone, and fewer counts, for compute-sanitizer, under which a launch takes
- * milliseconds.  Rows stay as many: shares of values that may differ are meant for them.
+ * milliseconds.  Rows stay as many where shares of values may differ: these are meant for so many.
  *
  * Compiled with -DG_OPS_STAND_IN the "GPU" is a second CPU device: for work on these tests without a GPU.
  */
@@ -54,9 +53,9 @@ typedef struct g_run {
 
 typedef void (*g_fn)(g_run *r, lf_dev *d, int64_t first, int64_t m, float *out);
 
-/* How far a value may be off: `slack` times the largest magnitude of its row, or, for bf16 activations,
- * `ulps` steps of bf16, whichever is more; and the row's difference no longer than `l2` times the row.  At
- * most `share` of all values may differ by more than 1e-5 of their row's largest (with slack 0: at all). */
+/* How far a value may be off: `slack` times the largest magnitude of its row, or, for bf16 activations, `ulps` steps of
+ * bf16, whichever is more; and the row's difference no longer than `l2` times the row.  At most `share` of all values
+ * may differ by more than 1e-5 of their row's largest (with slack 0: at all). */
 typedef struct g_tol {
     double slack;
     int ulps;
@@ -469,7 +468,6 @@ static inline int g_main(const char *what, void (*all)(g_run *r))
     lf_err err;
 #ifndef G_OPS_STAND_IN
     int count;
-
     if (lf_cuda_devices(&count, &err) != 0) {
         tap_skip(what, err.text);
         return tap_done();
@@ -477,7 +475,6 @@ static inline int g_main(const char *what, void (*all)(g_run *r))
 #endif
     for (int g = 0; g < (g_small() ? 1 : 3); g++)
         for (int k = 0; k < 3; k++) {
-            memset(&r, 0, sizeof r);
             r = (g_run){ .geometry = geometry[g], .mode = mode[k], .rows = g == 2 ? 33 : 257,
                          .numerics = k == 2 ? LF_RELEASED : LF_EXACT, .act = k ? 2 : 4,
                          .state = 0x9e3779b97f4a7c15u + (uint64_t)(3 * g + k) };
