@@ -7,10 +7,10 @@
 #   tests/bench_load.sh -l "mpirun -n 8" /data/flash --tp 2
 #
 # A round, of four: the files are dropped from the page cache and read by eight threads in pieces of 4 MiB, past the
-# page cache where the file system can; they are dropped again, and `longfill prefill` of one short prompt loads them;
-# in every second round the other way round.  Before each it is looked at whether the files are out of the cache: another
-# process that has them mapped keeps them there.  Printed are bytes a second of both, and the ratio of the medians; exit
-# 1 when that is below 0.8, 2 when nothing can be compared.
+# page cache where the file system can; they are dropped again, and `longfill prefill` of one short prompt loads
+# them; in every second round the other way round.  Before each it is looked at whether the files are out of the
+# cache: another process that has them mapped keeps them there.  Printed are bytes a second of both, and the ratio of
+# the medians; exit 1 when that is below 0.8, 2 when nothing can be compared.
 #
 # With several ranks, what each of them reads counts for each, as load_bytes in the report does.  A cache behind this
 # system's (of a virtual machine's host, of a file server) is not dropped.

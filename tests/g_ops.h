@@ -14,7 +14,6 @@
  *
  * LF_TEST_SMALL in the environment: nano alone, and fewer counts, for compute-sanitizer, under which a launch takes
  * milliseconds.  Rows stay as many where shares of values may differ: these are meant for so many.
- *
  * Compiled with -DG_OPS_STAND_IN the "GPU" is a second CPU device: for work on these tests without a GPU.
  */
 #ifndef LF_TEST_G_OPS_H
