@@ -5,6 +5,7 @@
 
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 #include <time.h>
 
 enum { SAID_AT_MOST = 10 };                /* failed prompts that a rank names on stderr */
@@ -169,7 +170,23 @@ static void expect(lf_job *j, const lf_batch *b, const lf_prompt *prompts)
     free(length);
 }
 
-/* Prompts that cannot be computed fail; the job goes on. */
+/* After a pass that failed.  A device that is asked again, once sync has told and forgotten an error, fails again only
+ * where it is lost: it would fail every prompt that it drew, all that are left, within moments. */
+static void device_check(lf_job *j, lf_err *err)
+{
+    lf_err again, all;
+
+    if (!j->dev->ops->sync(j->dev, &again))
+        return;
+    int same = strcmp(again.text, err->text) == 0;
+    lf_fail(&all, "%s; the device still fails: run the same command again for the prompts that are left%s%s%s",
+            err->text, same ? "" : " (", same ? "" : again.text, same ? "" : ")");
+    if (j->grid.ep == 1)
+        lf_writer_flush(j->writer);        /* prompts that are through: nobody else waits */
+    give_up(&all);
+}
+
+/* Prompts that cannot be computed fail, and the job goes on, where the device does. */
 static int pass_run(lf_job *j, int64_t number, int64_t done_before, lf_err *failed)
 {
     const lf_batch *b = &j->plan.batch[number];
@@ -188,6 +205,8 @@ static int pass_run(lf_job *j, int64_t number, int64_t done_before, lf_err *fail
     int bad = lf_engine_run(j->engine, (int)b->n, prompts, &sink, j->phase_s, &err);
     if (bad == -2 && j->grid.ep > 1)
         give_up(&err);
+    if (bad)
+        device_check(j, &err);
     lf_writer_stats_get(j->writer, &after);
     held = j->phase_s[LF_PHASE_WRITE_WAIT] - held;     /* a GPU goes on while the writer is waited for */
     double compute = lf_now() - t - fmin(held, after.waited - before.waited);
