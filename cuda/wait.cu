@@ -35,10 +35,10 @@ static int give_up(lf_cuda *c, const char *what, const char *why)
 
 static int too_long(lf_cuda *c, const char *what)
 {
-    char why[128];
+    char why[160];
 
-    snprintf(why, sizeof why, "nothing for %.0f seconds; is another rank gone? LONGFILL_PATIENCE=SECONDS waits longer",
-             c->patience);
+    snprintf(why, sizeof why, "nothing for %.0f seconds; is another rank gone, or waiting for its disk? "
+             "LONGFILL_PATIENCE=SECONDS waits longer", c->patience);
     return give_up(c, what, why);
 }
 

@@ -107,3 +107,29 @@ double lf_now(void)
     clock_gettime(CLOCK_MONOTONIC, &t);
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
+
+struct timespec lf_deadline(double seconds)
+{
+    struct timespec t;
+
+    clock_gettime(CLOCK_REALTIME, &t);
+    int64_t ns = t.tv_nsec + (int64_t)((seconds < 1e9 ? seconds : 1e9) * 1e9);
+    t.tv_sec += (time_t)(ns / 1000000000);
+    t.tv_nsec = (long)(ns % 1000000000);
+    return t;
+}
+
+int lf_patience(double *seconds, lf_err *err)
+{
+    const char *text = getenv("LONGFILL_PATIENCE");
+    char *end;
+
+    *seconds = 600;
+    if (!text || !*text)
+        return 0;
+    double asked = strtod(text, &end);
+    if (*end || !(asked > 0))
+        return lf_fail(err, "LONGFILL_PATIENCE '%s': it takes seconds, above 0", text);
+    *seconds = asked;
+    return 0;
+}

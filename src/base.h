@@ -12,6 +12,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <stdarg.h>
+#include <time.h>
 
 #define LF_PRINTF(f, a) __attribute__((format(printf, f, a)))
 
@@ -37,6 +38,9 @@ char *lf_printf(const char *fmt, ...) LF_PRINTF(1, 2); /* a formatted string, ow
 char *lf_human_bytes(char *buf, double bytes);
 
 double lf_now(void);                                   /* seconds of a monotonic clock */
+struct timespec lf_deadline(double seconds);           /* in so many, for pthread_cond_timedwait */
+/* LONGFILL_PATIENCE: seconds, above 0, that a rank waits for another; 600 where it is not set, and on failure. */
+int lf_patience(double *seconds, lf_err *err);
 
 static inline int64_t lf_min(int64_t a, int64_t b) { return a < b ? a : b; }
 static inline int64_t lf_max(int64_t a, int64_t b) { return a > b ? a : b; }

@@ -265,10 +265,11 @@ int lf_coll_counts(lf_comm *c, int64_t *recv, const int64_t *send, int n, lf_err
     if (!bad && c->size == 1) {
         memcpy(recv, send, (size_t)n * sizeof *send);
     } else if (!bad) {
-        int rc = MPI_Alltoall(send, n, MPI_INT64_T, recv, n, MPI_INT64_T, c->mpi);
+        MPI_Request r;
+        int rc = MPI_Ialltoall(send, n, MPI_INT64_T, recv, n, MPI_INT64_T, c->mpi, &r);
         c->stats.bytes_sent += others;
         c->stats.bytes_received += others;
-        bad = rc ? lf_comm_fail(err, c, rc, "exchanging counts") : 0;
+        bad = lf_comm_wait(c, rc, &r, "exchanging counts", err);
     }
     return lf_comm_end(c, c->nccl ? lf_now() : start, bad);            /* NCCL's seconds are no host's */
 }

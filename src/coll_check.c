@@ -83,9 +83,10 @@ int lf_comm_check(lf_comm *c, const lf_call *call, lf_err *err)
     char *mine = lf_scratch_room(&c->card, one * (size + 1)), *all = mine + one;
 
     card_fill(c, call, (lf_card *)mine, (lf_card_pair *)(mine + sizeof(lf_card)));
-    int rc = MPI_Allgather(mine, (int)one, MPI_BYTE, all, (int)one, MPI_BYTE, c->mpi);
-    if (rc)
-        return lf_comm_fail(err, c, rc, "comparing calls");
+    MPI_Request q;
+    int rc = MPI_Iallgather(mine, (int)one, MPI_BYTE, all, (int)one, MPI_BYTE, c->mpi, &q);
+    if (lf_comm_wait(c, rc, &q, "comparing calls", err))
+        return -1;
     for (int r = 1; r < c->size; r++)
         if (cards_differ(c, (lf_card *)all, (lf_card *)(all + (size_t)r * one), r, err))
             return -1;

@@ -1,9 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "coll_mpi.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
+
+/* Seconds of a wait before it takes naps; that count of a stretch without a look: this process itself was stopped. */
+static const double look_s = 0.01, stretch_s = 1;
+
+enum { NAP_US = 50 };
 
 lf_comm *lf_comm_make(MPI_Comm mpi, const char *name, int check)
 {
@@ -50,6 +57,42 @@ int lf_comm_fail(lf_err *err, const lf_comm *c, int rc, const char *what)
         snprintf(text, sizeof text, "MPI error %d", rc);
     return lf_fail(err, "%s on communicator %s, rank %d of %d: %s", what, c->stats.name, c->rank, c->size,
                    text);
+}
+
+static int too_long(lf_err *err, const lf_comm *c, const char *what)
+{
+    return lf_fail(err, "%s on communicator %s, rank %d of %d, call %llu: nothing for %g seconds; is another rank "
+                   "gone, or waiting for its disk? LONGFILL_PATIENCE=SECONDS waits longer",
+                   what, c->stats.name, c->rank, c->size, (unsigned long long)c->stats.calls, c->patience);
+}
+
+/* naps: for messages of few bytes, which come whole, however seldom MPI is called. */
+static int await(const lf_comm *c, int n, MPI_Request *r, MPI_Status *s, int naps, const char *what, lf_err *err)
+{
+    double waited = 0, before = lf_now();
+    int done = 0, rc = MPI_Testall(n, r, &done, s);
+
+    while (!rc && !done) {
+        double now = lf_now();
+        waited += fmin(now - before, stretch_s);
+        before = now;
+        if (c->patience > 0 && waited > c->patience)
+            return too_long(err, c, what);
+        if (naps && waited > look_s)
+            usleep(NAP_US);
+        rc = MPI_Testall(n, r, &done, s);
+    }
+    for (int i = 0; rc == MPI_ERR_IN_STATUS && i < n; i++)
+        if (s[i].MPI_ERROR != MPI_SUCCESS && s[i].MPI_ERROR != MPI_ERR_PENDING)
+            rc = s[i].MPI_ERROR;
+    return rc ? lf_comm_fail(err, c, rc, what) : 0;
+}
+
+int lf_comm_wait(lf_comm *c, int rc, MPI_Request *r, const char *what, lf_err *err)
+{
+    MPI_Status s;
+
+    return rc ? lf_comm_fail(err, c, rc, what) : await(c, 1, r, &s, 1, what, err);
 }
 
 void *lf_scratch_room(lf_scratch *s, size_t bytes)
@@ -119,13 +162,10 @@ static int post(lf_comm *c, lf_flight *f, const lf_xfer *x, int receive, lf_err 
 /* A message shorter than its receive is no error to MPI; here the two ends disagree. */
 static int land(const lf_comm *c, lf_flight *f, lf_err *err)
 {
-    int rc = MPI_Waitall(f->count, f->request, f->status), got;
+    int got;
 
-    for (int i = 0; rc == MPI_ERR_IN_STATUS && i < f->count; i++)
-        if (f->status[i].MPI_ERROR != MPI_SUCCESS && f->status[i].MPI_ERROR != MPI_ERR_PENDING)
-            rc = f->status[i].MPI_ERROR;
-    if (rc)
-        return lf_comm_fail(err, c, rc, "exchanging");
+    if (await(c, f->count, f->request, f->status, 0, "exchanging", err))
+        return -1;
     for (int i = 0; i < f->count; i++) {
         if (f->want[i] < 0)
             continue;

@@ -1,9 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "job_group.h"
+#include "log.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+
+enum { ROUND_S = 60 };                     /* of those who wait for files: at most */
 
 int lf_job_writes(const lf_job *j)
 {
@@ -30,15 +33,16 @@ typedef struct part_told {
     char why[400];
 } part_told;
 
-/* Are this rank's parts of all of them written? */
-static int mine_written(lf_job *j, int wait)
+/* Are this rank's parts of all of them written, so many seconds from now at the latest? */
+static int mine_written(lf_job *j, double seconds)
 {
-    int all = 1;
+    struct timespec until = lf_deadline(seconds);
+    int all = 1, late = seconds == 0;
 
     pthread_mutex_lock(&j->lock);
     for (int64_t i = 0; i < j->waiting_n; i++) {
-        while (wait && !j->waiting[i]->part_done)
-            pthread_cond_wait(&j->part_done, &j->lock);
+        while (!late && !j->waiting[i]->part_done)
+            late = pthread_cond_timedwait(&j->part_done, &j->lock, &until) != 0;
         all = all && j->waiting[i]->part_done;
     }
     pthread_mutex_unlock(&j->lock);
@@ -95,13 +99,31 @@ static int tell_all(lf_job *j, lf_err *err)
     return bad;
 }
 
+/* One time that the writers ask each other; *others: not all of them have their parts. */
+static int ask(lf_job *j, double seconds, int *said, int *others, lf_err *err)
+{
+    int written = mine_written(j, seconds);
+
+    if (seconds > 0 && !written && !*said) {
+        *said = 1;
+        lf_warn("the disk is slow: files are not written %g seconds after all was computed", seconds);
+    }
+    return lf_topo_any(j->topo.files, !written, others, err);
+}
+
+/* A disk may take its time, a rank that is gone may not: those that wait ask each other again and again.  Ranks that do
+ * not write ask one that does. */
 int lf_job_group_join(lf_job *j, int wait, lf_err *err)
 {
-    int others = 0;
+    double seconds = wait ? fmin(j->topo.patience / 10, ROUND_S) : 0;
+    int others, said = 0;
 
-    if (!j->waiting_n)
-        return 0;
-    if (lf_topo_any(j->topo.files, !mine_written(j, wait), &others, err))
-        return -1;
-    return others ? 0 : tell_all(j, err);
+    do {
+        others = 0;
+        if (j->waiting_n && ask(j, seconds, &said, &others, err))
+            return -1;
+        if (wait && j->grid.pcp > 1 && j->grid.tp > 1 && lf_topo_any(j->topo.tp, others, &others, err))
+            return -1;
+    } while (wait && others);
+    return j->waiting_n && !others ? tell_all(j, err) : 0;
 }

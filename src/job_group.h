@@ -18,7 +18,8 @@ int lf_job_shares(const lf_job *j);
 
 /* Hands over the files of a pass, each ended, in the same order on all ranks of the group.  None may be waiting. */
 void lf_job_group_add(lf_job *j, int64_t n, lf_job_file *const *file);
-/* Joins them if all are there; `wait`: waits for that.  Collective over the writers of the group. */
+/* Joins them if all are there.  Collective over the writers of the group.  `wait`: waits for that, however long a disk
+ * takes, as long as the other ranks are there; collective over the group. */
 int lf_job_group_join(lf_job *j, int wait, lf_err *err);
 
 #endif

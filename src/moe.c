@@ -142,7 +142,7 @@ static int count_pairs(flow *f, int round)
     for (int i = 0; i < f->ep * f->local; i++)
         d->send[i] = count[i];
     if (lf_coll_counts(p->engine->topo->group, d->recv, d->send, f->local, p->err))
-        return -1;
+        return lf_fail_in(p->err, "tile %d", round);
     lf_pass_phase(p, LF_PHASE_MOE);
     for (int e = 0; e < f->local; e++) {
         d->first[e + 1] = d->first[e];

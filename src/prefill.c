@@ -86,14 +86,15 @@ static int layers(lf_pass *p)
     return 0;
 }
 
-/* Memory is had by all ranks of the group or the pass does not begin: a rank left alone would wait in a collective. */
+/* Memory is had by all ranks of the group or the pass does not begin (-1 on all): a rank left alone would wait in a
+ * collective.  -2: the others cannot be asked. */
 static int open_together(lf_pass *p, lf_engine *e, int n, const lf_prompt *prompts, const lf_sink *sink,
                          double *seconds, lf_err *err)
 {
     int any, bad = lf_pass_open(p, e, n, prompts, sink, seconds, err);
 
     if (lf_topo_any(e->topo->group, bad, &any, err))
-        return -1;
+        return -2;
     if (any && !bad)
         bad = lf_fail(err, "another rank has no memory for this pass");
     return bad;
@@ -118,5 +119,5 @@ int lf_engine_run(lf_engine *e, int n, const lf_prompt *prompts, const lf_sink *
     if (e->dev->ops->sync(e->dev, bad ? &later : err))
         bad = -1;
     lf_pass_close(&p);
-    return refused ? -1 : bad ? -2 : 0;
+    return refused == -1 ? -1 : bad ? -2 : 0;
 }

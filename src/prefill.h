@@ -38,7 +38,8 @@ typedef enum lf_logits_kind {
 
 /* Called on the computing thread of the rank that owns the rows; `data` is valid during the call only.  A call that
  * fails stops nothing: the engine finishes the pass (every rank enters every collective) and reports nothing of it;
- * the sink remembers.  kv_done says that every row of every layer has been handed over; TTFT ends at `first_token`. */
+ * the sink remembers.  Rows of a layer may come after its `layer_done`, all of them before the pass ends; TTFT ends at
+ * `first_token`. */
 typedef struct lf_sink {
     void *ctx;
     void (*rows)(void *ctx, int seq, int layer, lf_kv_part part, int64_t row0, int64_t rows, const void *packed,

@@ -98,13 +98,19 @@ static int node_find(lf_topo *t, lf_err *err)
 }
 
 /* Rank 0's environment decides: half of the ranks checking would hang. */
-static int check_wanted(int *check, lf_err *err)
+static int wishes(lf_topo *t, int *check, lf_err *err)
 {
     const char *value = getenv("LONGFILL_CHECK_COLLECTIVES");
+    double said[2] = { value && *value && strcmp(value, "0") != 0, 0 };
+    int bad = t->grid.rank == 0 && lf_patience(&said[1], err);
 
-    *check = value && *value && strcmp(value, "0") != 0;
-    int rc = MPI_Bcast(check, 1, MPI_INT, 0, MPI_COMM_WORLD);
-    return rc ? mpi_fail(err, rc, "cannot reach the other ranks") : 0;
+    said[1] = bad ? -1 : said[1];
+    int rc = MPI_Bcast(said, 2, MPI_DOUBLE, 0, MPI_COMM_WORLD);
+    *check = said[0] != 0;
+    t->patience = said[1];
+    if (rc)
+        return mpi_fail(err, rc, "cannot reach the other ranks");
+    return t->patience < 0 ? -1 : 0;       /* rank 0 says why */
 }
 
 /* One group draws from its rank 0 alone: there is nothing to share. */
@@ -166,13 +172,14 @@ int lf_topo_open(lf_topo *t, const lf_grid *g, lf_err *err)
     if (rank != g->rank || world != g->dp * g->ep)
         return lf_fail(err, "the grid %d x %d x %d, rank %d, is not that of rank %d of %d", g->dp, g->pcp,
                        g->tp, g->rank, rank, world);
-    if (check_wanted(&check, err) || comm_split(&t->world, "world", world, 0, rank, check, err) ||
+    if (wishes(t, &check, err) || comm_split(&t->world, "world", world, 0, rank, check, err) ||
         comm_split(&t->group, "ep", g->ep, g->dp_rank, g->ep_rank, check, err) ||
         comm_split(&t->pcp, "pcp", g->pcp, g->dp_rank * g->tp + g->tp_rank, g->pcp_rank, check, err) ||
         comm_split(&t->files, "files", g->pcp, g->dp_rank * g->tp + g->tp_rank, g->pcp_rank, check, err) ||
         comm_split(&t->tp, "tp", g->tp, g->dp_rank * g->pcp + g->pcp_rank, g->tp_rank, check, err) ||
         node_find(t, err) || counter_open(t, err))
         return -1;
+    t->group->patience = t->pcp->patience = t->files->patience = t->tp->patience = t->patience;
     return 0;
 }
 
@@ -200,9 +207,10 @@ static int bcast(lf_comm *c, char *host, size_t bytes, int root, lf_err *err)
 
     for (size_t at = 0; at < bytes; at += c->piece) {
         int n = (int)(bytes - at < c->piece ? bytes - at : c->piece);
-        int rc = MPI_Bcast(host + at, n, MPI_BYTE, root, c->mpi);
-        if (rc)
-            return lf_comm_fail(err, c, rc, "broadcasting");
+        MPI_Request r;
+        int rc = MPI_Ibcast(host + at, n, MPI_BYTE, root, c->mpi, &r);
+        if (lf_comm_wait(c, rc, &r, "broadcasting", err))
+            return -1;
     }
     c->stats.bytes_sent += c->rank == root ? others : 0;
     c->stats.bytes_received += c->rank == root ? 0 : bytes;
@@ -227,8 +235,9 @@ int lf_topo_barrier(lf_comm *c, lf_err *err)
     int bad = lf_comm_begin(c, &call, &start, err);
 
     if (!bad && c->size > 1) {
-        int rc = MPI_Barrier(c->mpi);
-        bad = rc ? lf_comm_fail(err, c, rc, "waiting for the other ranks") : 0;
+        MPI_Request r;
+        int rc = MPI_Ibarrier(c->mpi, &r);
+        bad = lf_comm_wait(c, rc, &r, "waiting for the other ranks", err);
     }
     return lf_comm_end(c, start, bad);
 }
@@ -242,8 +251,9 @@ int lf_topo_any(lf_comm *c, int yes, int *any, lf_err *err)
 
     *any = mine;
     if (!bad && c->size > 1) {
-        int rc = MPI_Allreduce(&mine, any, 1, MPI_INT, MPI_MAX, c->mpi);
-        bad = rc ? lf_comm_fail(err, c, rc, "asking the other ranks") : 0;
+        MPI_Request r;
+        int rc = MPI_Iallreduce(&mine, any, 1, MPI_INT, MPI_MAX, c->mpi, &r);
+        bad = lf_comm_wait(c, rc, &r, "asking the other ranks", err);
     }
     return lf_comm_end(c, start, bad);
 }

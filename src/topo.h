@@ -13,6 +13,7 @@ typedef struct lf_topo {
     lf_comm *world, *group, *pcp, *tp;     /* group: the ep = pcp*tp ranks of this dp group */
     lf_comm *files;                        /* the ranks of pcp once more, for what they tell each other of files */
     int local_rank, local_size;            /* within the node */
+    double patience;                       /* seconds that calls on these, but not on world, wait for another rank */
     struct lf_counter *counter;
 } lf_topo;
 
@@ -21,8 +22,10 @@ int lf_topo_start(int *argc, char ***argv, int *rank, int *world, lf_err *err);
 void lf_topo_end(void);
 void lf_topo_abort(int code) __attribute__((noreturn));        /* ends every rank of the job */
 
-/* Both collective over the world.  LONGFILL_CHECK_COLLECTIVES=1 in rank 0's environment: before every collective the
- * ranks compare what they are about to do, and where they differ all of them fail, naming the first rank and call. */
+/* Both collective over the world.  Of rank 0's environment: LONGFILL_CHECK_COLLECTIVES=1: before every collective the
+ * ranks compare what they are about to do, and where they differ all of them fail, naming the first rank and call.
+ * LONGFILL_PATIENCE: a call on a communicator but the world's, where a rank may have hours of work of its own, fails
+ * after so many seconds without the others; a rank that it failed on can only abort. */
 int lf_topo_open(lf_topo *t, const lf_grid *g, lf_err *err);
 /* Device memory goes through NCCL from now on, where the device is a GPU and the program has NCCL; without it through
  * host memory.  d outlives t.  All ranks of the world call it. */

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "writer.h"
+#include "log.h"
 
 #include <pthread.h>
 #include <signal.h>
@@ -43,6 +44,7 @@ struct lf_writer {
     size_t head, tail;                     /* where the next piece goes, where the oldest lies */
     size_t used;                           /* bytes between them */
     lf_writer_stats stats;
+    double say;                            /* seconds of waiting after which the log is told */
 };
 
 static void lock(lf_writer *w)
@@ -62,14 +64,23 @@ static size_t item_room(size_t bytes)
     return ALIGN + (bytes + ALIGN - 1) / ALIGN * ALIGN;
 }
 
+/* The others wait for this rank, and do not know for what: it says so in time, and then each time it has waited twice
+ * as long as when it last did. */
 static void wait_for(lf_writer *w, size_t need)
 {
     if (w->used + need <= w->size)
         return;
-    double t = lf_now();
-    while (w->used + need > w->size)
-        pthread_cond_wait(&w->room, &w->lock);
-    w->stats.waited += lf_now() - t;
+    double t = lf_now(), before = w->stats.waited;
+    while (w->used + need > w->size) {
+        struct timespec until = lf_deadline(w->say - w->stats.waited);
+        pthread_cond_timedwait(&w->room, &w->lock, &until);
+        w->stats.waited = before + lf_now() - t;
+        if (w->stats.waited < w->say)
+            continue;
+        lf_warn("the disk is slower than the computing: this rank has waited %.3g seconds for it, in which others may "
+                "wait for this rank, LONGFILL_PATIENCE seconds at a time at most", w->stats.waited);
+        w->say = 2 * w->stats.waited;
+    }
 }
 
 /* Takes room for a piece in one stretch, jumping over the end of the ring where it is too short.  The piece
@@ -315,10 +326,13 @@ static int thread_start(lf_writer *w)
 int lf_writer_open(lf_writer **out, const lf_writer_store *store, size_t budget, lf_err *err)
 {
     lf_writer *w = lf_alloc(sizeof *w);
+    lf_err unread;
 
     w->store = *store;
     w->size = (budget < LF_WRITER_LEAST ? LF_WRITER_LEAST : budget) / (2 * ALIGN) * (2 * ALIGN);
     w->ring = aligned_alloc(ALIGN, w->size);
+    lf_patience(&w->say, &unread);
+    w->say /= 10;
     pthread_mutex_init(&w->lock, NULL);
     pthread_cond_init(&w->more, NULL);
     pthread_cond_init(&w->room, NULL);

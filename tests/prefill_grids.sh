@@ -153,27 +153,44 @@ for broken in 0 1; do
     result $? "with the way free the same command does it"
 done
 
-# ---- a rank that is killed
+# ---- a rank that is killed, and one that only stops
 prompt long 12000 >"$dir/long"
-out=$dir/killed
-$mpi -q -n 2 "$longfill" prefill -m "$model" -i "$dir/long" -o "$out" --pcp 2 >"$dir/out" 2>"$dir/err" </dev/null &
-job=$!
-tries=0
-while [ -z "$(find "$out/kv" -name 'r0001.h5.part' 2>/dev/null)" ] && [ $tries -lt 1200 ]; do
-    sleep 0.05
-    tries=$((tries + 1))
-done
-rank=$(cat /proc/[0-9]*/status 2>/dev/null | awk -v job=$job '
-    /^Name:/ { name = $2 } /^Pid:/ { pid = $2 } /^PPid:/ && $2 == job && name ~ /longfill/ { print pid; exit }')
-kill -KILL "$rank"
-began=$(date +%s)
-wait $job
-code=$?
-took=$(($(date +%s) - began))
+hit() {                                      # hit SIGNAL OUT: send it to a rank while the prompt is computed, and wait
+    out=$dir/$2
+    $mpi -q -n 2 "$longfill" prefill -m "$model" -i "$dir/long" -o "$out" --pcp 2 >"$dir/out" 2>"$dir/err" </dev/null &
+    job=$!
+    tries=0
+    while [ -z "$(find "$out/kv" -name 'r0001.h5.part' 2>/dev/null)" ] && [ $tries -lt 1200 ]; do
+        sleep 0.05
+        tries=$((tries + 1))
+    done
+    rank=$(cat /proc/[0-9]*/status 2>/dev/null | awk -v job=$job '
+        /^Name:/ { name = $2 } /^Pid:/ { pid = $2 } /^PPid:/ && $2 == job && name ~ /longfill/ { print pid; exit }')
+    kill -"$1" "$rank"
+    began=$(date +%s)
+    wait $job
+    code=$?
+    took=$(($(date +%s) - began))
+}
+hit KILL killed
 [ $code -ne 0 ] && [ $took -le 10 ] && [ "$(files)" -eq 0 ] && [ "$(parts)" -eq 0 ]
 result $? "a rank that is killed ends the job in $took seconds, without a file"
 prefill 2 killed -i "$dir/long" --pcp 2
 [ $code -eq 0 ] && [ "$(files)" -eq 1 ] && [ "$(leftovers)" = 0 ] && verified
 result $? "the same command does the prompt and leaves nothing of the other run"
+LONGFILL_PATIENCE=4
+export LONGFILL_PATIENCE
+hit STOP stopped
+unset LONGFILL_PATIENCE
+[ $code -eq 1 ] && [ $took -le 30 ] && [ "$(files)" -eq 0 ] && [ "$(grep -c 'nothing for 4 seconds' "$dir/err")" = 1 ] &&
+    grep -q 'layer [0-9]*, .* rank [01] of 2, call [0-9]*: nothing for' "$dir/err"
+result $? "a rank that stops ends the job in $took seconds, which says where the other waited: $(cat "$dir/err")"
+tries=0
+while kill -0 "$rank" 2>/dev/null && [ $tries -lt 200 ]; do
+    sleep 0.05
+    tries=$((tries + 1))
+done
+! kill -0 "$rank" 2>/dev/null
+result $? "and the stopped rank is gone"
 
 results

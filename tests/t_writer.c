@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 /* A store in memory that checks what arrives, is as slow as asked and fails where asked. */
 typedef struct plan {
@@ -218,6 +219,49 @@ static void test_pressure(void)
     }
 }
 
+/* The warnings that a computing thread gives while it waits for a disk of such a delay. */
+static int warnings(double delay, size_t budget, lf_writer_stats *stats)
+{
+    shelf s;
+    plan p = { .number = 1, .delay = delay };
+    FILE *said = tmpfile();
+    char line[1024];
+    int n = 0, err = dup(2);
+
+    dup2(fileno(said), 2);
+    lf_writer *w = open_writer(&s, budget);
+    lf_writer_file *f = lf_writer_begin(w, &p);
+    for (int i = 0; i < 12; i++)
+        give_rows(w, f, 1, 0, i * 20, 20, 1000);
+    lf_writer_stats_get(w, stats);
+    lf_writer_end(w, f, NULL);
+    lf_writer_close(w);
+    dup2(err, 2);
+    close(err);
+    rewind(said);
+    while (fgets(line, sizeof line, said))
+        n += strstr(line, "warning: the disk is slower") && strstr(line, "LONGFILL_PATIENCE");
+    fclose(said);
+    return n;
+}
+
+/* LONGFILL_PATIENCE=1: a rank that waits for its disk says so after 0.1 seconds in all, then after twice the time. */
+static void test_warning(void)
+{
+    lf_writer_stats stats;
+
+    setenv("LONGFILL_PATIENCE", "1", 1);
+    int n = warnings(0.1, 0, &stats);
+    TAP_CHECK(n >= 1 && 0.1 * (1 << (n - 1)) <= stats.waited && n <= 5, "a slow disk: %d warnings in %.2f seconds", n,
+              stats.waited);
+    n = warnings(0.1, 4 << 20, &stats);
+    TAP_CHECK(n == 0, "a slow disk that nobody waits for: %d", n);
+    setenv("LONGFILL_PATIENCE", "600", 1);
+    n = warnings(0.1, 0, &stats);
+    TAP_CHECK(n == 0, "a disk not so slow that others lose patience: %d in %.2f seconds", n, stats.waited);
+    unsetenv("LONGFILL_PATIENCE");
+}
+
 static void failing(plan *bad, const char *end, int finished, int dropped, const char *why)
 {
     shelf s;
@@ -283,6 +327,7 @@ int main(void)
 {
     test_bytes();
     test_pressure();
+    test_warning();
     test_failures();
     test_wide_row();
     return tap_done();
