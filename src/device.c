@@ -15,11 +15,11 @@ static int choose(lf_topo *t, int choice, int *gpus, int *use, lf_err *err)
     *use = 0;
     if (choice == LF_DEVICE_CPU)
         return 0;
-    if (lf_topo_any(t->world, none, &missing, err))
+    if (asked && none)
+        *err = why;
+    if (asked ? lf_topo_agree(t->world, none, err) : lf_topo_any(t->world, none, &missing, err))
         return -1;
-    if (missing && asked)
-        return none ? lf_fail(err, "%s", why.text) : lf_fail(err, "another rank sees no GPU");
-    *use = !missing;
+    *use = asked || !missing;
     return 0;
 }
 
@@ -54,17 +54,6 @@ static int check_apart(lf_topo *t, int device, lf_err *err)
     return bad || late ? -1 : 0;
 }
 
-static int together(lf_topo *t, int bad, lf_err *err)
-{
-    int any;
-
-    if (lf_topo_any(t->world, bad, &any, bad ? &(lf_err){ "" } : err))
-        return -1;
-    if (any && !bad)
-        return lf_fail(err, "another rank could not open its device");
-    return bad;
-}
-
 int lf_device_open(lf_dev **out, lf_topo *t, const lf_model *m, lf_numerics numerics, lf_kv_dtype kv_dtype, int choice,
                    int threads, lf_err *err)
 {
@@ -74,9 +63,10 @@ int lf_device_open(lf_dev **out, lf_topo *t, const lf_model *m, lf_numerics nume
     if (choose(t, choice, &gpus, &use, err))
         return -1;
     if (!use)
-        return together(t, lf_cpu_open(out, m, numerics, threads, err), err);
-    if (together(t, pick(t, gpus, &device, err), err) || together(t, check_apart(t, device, err), err) ||
-        together(t, lf_cuda_open(out, m, numerics, act_bytes, device, err), err))
+        return lf_topo_agree(t->world, lf_cpu_open(out, m, numerics, threads, err), err);
+    if (lf_topo_agree(t->world, pick(t, gpus, &device, err), err) ||
+        lf_topo_agree(t->world, check_apart(t, device, err), err) ||
+        lf_topo_agree(t->world, lf_cuda_open(out, m, numerics, act_bytes, device, err), err))
         return -1;
     return lf_topo_attach(t, *out, err);
 }

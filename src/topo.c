@@ -6,7 +6,10 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "log.h"
 #include "topo_counter.h"
+
+enum { HELD_S = 10 };                      /* that a rank on which NCCL failed waits for the others, at most */
 
 static int mpi_fail(lf_err *err, int rc, const char *what)
 {
@@ -144,7 +147,7 @@ static int comm_attach(lf_comm *c, lf_dev *d, lf_err *err)
     if (lf_topo_any(c, bad, &any, err))
         return -1;
     if (any)
-        return bad ? -1 : lf_fail(err, "NCCL cannot begin on communicator %s: its rank 0 says why", c->stats.name);
+        return bad ? -1 : lf_fail(err, "NCCL did not begin on rank 0 of communicator %s", c->stats.name);
     if (lf_topo_bcast(c, id, sizeof id, 0, err))
         return -1;
     if (lf_nccl_open(&c->nccl, d, id, c->size, c->rank, c->stats.name, err))
@@ -154,11 +157,32 @@ static int comm_attach(lf_comm *c, lf_dev *d, lf_err *err)
     return 0;
 }
 
+/* NCCL waits without end for a rank that failed: those that it holds cannot agree to anything. */
+static int attach_agree(lf_topo *t, int bad, lf_err *err)
+{
+    lf_err late;
+    int any;
+
+    t->world->patience = bad && t->patience > HELD_S ? HELD_S : bad ? t->patience : 0;
+    int held = lf_topo_any(t->world, bad, &any, bad ? &late : err);
+    t->world->patience = 0;
+    if (bad && held) {
+        lf_error("%s", err->text);
+        lf_topo_abort(EXIT_FAILURE);
+    }
+    return held ? -1 : any ? lf_topo_agree(t->world, bad, err) : 0;
+}
+
 int lf_topo_attach(lf_topo *t, lf_dev *d, lf_err *err)
 {
+    lf_comm *comm[] = { t->group, t->pcp, t->tp };
+
     if (strcmp(d->ops->name, "cuda") || !lf_nccl_here())
         return 0;
-    return comm_attach(t->group, d, err) || comm_attach(t->pcp, d, err) || comm_attach(t->tp, d, err) ? -1 : 0;
+    for (int i = 0; i < 3; i++)
+        if (attach_agree(t, comm_attach(comm[i], d, err), err))
+            return -1;
+    return 0;
 }
 
 int lf_topo_open(lf_topo *t, const lf_grid *g, lf_err *err)
@@ -256,6 +280,27 @@ int lf_topo_any(lf_comm *c, int yes, int *any, lf_err *err)
         bad = lf_comm_wait(c, rc, &r, "asking the other ranks", err);
     }
     return lf_comm_end(c, start, bad);
+}
+
+int lf_topo_agree(lf_comm *c, int bad, lf_err *err)
+{
+    int64_t *send = lf_alloc(2 * (size_t)c->size * sizeof *send), *all = send + c->size;
+    lf_err text = bad ? *err : (lf_err){ "" }, late = { "" };
+    int first = c->size;
+
+    for (int r = 0; r < c->size; r++)
+        send[r] = bad != 0;
+    int lost = lf_coll_counts(c, all, send, 1, &late);
+    for (int r = c->size - 1; r >= 0 && !lost; r--)
+        first = all[r] ? r : first;
+    free(send);
+    if (!lost && first < c->size)
+        lost = lf_topo_bcast(c, text.text, sizeof text.text, first, &late);
+    if (!lost && first == c->size)
+        return 0;
+    if (lost ? !bad : c->rank != first)
+        *err = lost ? late : text;
+    return lost || c->rank == first ? -1 : lf_fail_in(err, "rank %d", first);
 }
 
 double lf_topo_seconds(const lf_topo *t)

@@ -28,7 +28,8 @@ void lf_topo_abort(int code) __attribute__((noreturn));        /* ends every ran
  * after so many seconds without the others; a rank that it failed on can only abort. */
 int lf_topo_open(lf_topo *t, const lf_grid *g, lf_err *err);
 /* Device memory goes through NCCL from now on, where the device is a GPU and the program has NCCL; without it through
- * host memory.  d outlives t.  All ranks of the world call it. */
+ * host memory.  d outlives t.  Collective over the world, as lf_topo_agree; where NCCL fails on one rank and holds
+ * others, that rank says why and aborts the job. */
 int lf_topo_attach(lf_topo *t, lf_dev *d, lf_err *err);
 void lf_topo_close(lf_topo *t);
 
@@ -42,6 +43,9 @@ int lf_topo_bcast(lf_comm *c, void *host, size_t bytes, int root, lf_err *err);
 int lf_topo_barrier(lf_comm *c, lf_err *err);
 /* Does any rank of c say yes?  The same answer everywhere. */
 int lf_topo_any(lf_comm *c, int yes, int *any, lf_err *err);
+/* After a step in which ranks may have failed one by one: 0, or -1 on all of c when any did.  All have the text of the
+ * first that failed, the others as "rank R: ...". */
+int lf_topo_agree(lf_comm *c, int bad, lf_err *err);
 /* HOST memory: each rank's bytes, any number of them, one after the other in rank order on root.  There *all is owned
  * by the caller and has *total bytes; elsewhere it is NULL. */
 int lf_topo_gather(lf_comm *c, const void *mine, size_t bytes, void **all, size_t *total, int root, lf_err *err);

@@ -138,7 +138,7 @@ static inline int run(world *w, const setting *s, store *out, lf_err *err)
     lf_grid g;
     lf_topo t;
     lf_dev *d;
-    lf_engine *e;
+    lf_engine *e = NULL;
     double seconds[LF_PHASES] = { 0 };
     int bad = lf_grid_make(&g, &w->model, w->size, w->rank, w->size / (s->pcp * s->tp), s->pcp, s->tp, err) ||
               lf_topo_open(&t, &g, err);
