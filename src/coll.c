@@ -269,7 +269,7 @@ int lf_coll_counts(lf_comm *c, int64_t *recv, const int64_t *send, int n, lf_err
         int rc = MPI_Ialltoall(send, n, MPI_INT64_T, recv, n, MPI_INT64_T, c->mpi, &r);
         c->stats.bytes_sent += others;
         c->stats.bytes_received += others;
-        bad = lf_comm_wait(c, rc, &r, "exchanging counts", err);
+        bad = lf_comm_wait(c, rc, &r, (size_t)n * sizeof *send, "exchanging counts", err);
     }
     return lf_comm_end(c, c->nccl ? lf_now() : start, bad);            /* NCCL's seconds are no host's */
 }

@@ -85,7 +85,7 @@ int lf_comm_check(lf_comm *c, const lf_call *call, lf_err *err)
     card_fill(c, call, (lf_card *)mine, (lf_card_pair *)(mine + sizeof(lf_card)));
     MPI_Request q;
     int rc = MPI_Iallgather(mine, (int)one, MPI_BYTE, all, (int)one, MPI_BYTE, c->mpi, &q);
-    if (lf_comm_wait(c, rc, &q, "comparing calls", err))
+    if (lf_comm_wait(c, rc, &q, one, "comparing calls", err))
         return -1;
     for (int r = 1; r < c->size; r++)
         if (cards_differ(c, (lf_card *)all, (lf_card *)(all + (size_t)r * one), r, err))

@@ -10,7 +10,7 @@
 /* Seconds of a wait before it takes naps; that count of a stretch without a look: this process itself was stopped. */
 static const double look_s = 0.01, stretch_s = 1;
 
-enum { NAP_US = 50 };
+enum { NAP_US = 50, NAP_BYTES = 1 << 16 }; /* naps are not for messages of more, which need MPI called to get on */
 
 lf_comm *lf_comm_make(MPI_Comm mpi, const char *name, int check)
 {
@@ -66,7 +66,6 @@ static int too_long(lf_err *err, const lf_comm *c, const char *what)
                    what, c->stats.name, c->rank, c->size, (unsigned long long)c->stats.calls, c->patience);
 }
 
-/* naps: for messages of few bytes, which come whole, however seldom MPI is called. */
 static int await(const lf_comm *c, int n, MPI_Request *r, MPI_Status *s, int naps, const char *what, lf_err *err)
 {
     double waited = 0, before = lf_now();
@@ -88,11 +87,11 @@ static int await(const lf_comm *c, int n, MPI_Request *r, MPI_Status *s, int nap
     return rc ? lf_comm_fail(err, c, rc, what) : 0;
 }
 
-int lf_comm_wait(lf_comm *c, int rc, MPI_Request *r, const char *what, lf_err *err)
+int lf_comm_wait(lf_comm *c, int rc, MPI_Request *r, size_t bytes, const char *what, lf_err *err)
 {
     MPI_Status s;
 
-    return rc ? lf_comm_fail(err, c, rc, what) : await(c, 1, r, &s, 1, what, err);
+    return rc ? lf_comm_fail(err, c, rc, what) : await(c, 1, r, &s, bytes <= NAP_BYTES, what, err);
 }
 
 void *lf_scratch_room(lf_scratch *s, size_t bytes)

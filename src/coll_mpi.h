@@ -23,6 +23,7 @@ struct lf_comm {
     lf_nccl *nccl;                         /* for device memory, when the device is a GPU; else NULL */
     size_t piece;                          /* bytes of a message at most */
     double patience;                       /* seconds that a call waits for other ranks; 0: without end */
+    int word[2];                           /* of lf_topo_any: sent, received */
     lf_comm_stats stats;
     lf_xfer *every;                        /* [2 * size], for calls with a piece to and from every rank */
     lf_scratch stage, sums, lists, requests, card;
@@ -50,9 +51,9 @@ void lf_comm_free(lf_comm *c);             /* collective; NULL is fine */
 int lf_comm_fail(lf_err *err, const lf_comm *c, int rc, const char *what);
 void *lf_scratch_room(lf_scratch *s, size_t bytes);     /* keeps no contents */
 
-/* Waits for what a call of MPI, which returned rc, has begun; what: for the text of an error.  Where the patience ends
- * before, MPI keeps the buffers: this rank cannot go on, as it cannot after another error of MPI. */
-int lf_comm_wait(lf_comm *c, int rc, MPI_Request *r, const char *what, lf_err *err);
+/* Waits for what a call of MPI, which returned rc, has begun; bytes: of its largest message; what: for the text of an
+ * error.  Where the patience ends before, MPI keeps the buffers: this rank cannot go on, as after its other errors. */
+int lf_comm_wait(lf_comm *c, int rc, MPI_Request *r, size_t bytes, const char *what, lf_err *err);
 
 /* Every collective begins and ends with these.  Begin counts the call and, in check mode, compares it. */
 int lf_comm_begin(lf_comm *c, const lf_call *call, double *start, lf_err *err);

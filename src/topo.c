@@ -233,7 +233,7 @@ static int bcast(lf_comm *c, char *host, size_t bytes, int root, lf_err *err)
         int n = (int)(bytes - at < c->piece ? bytes - at : c->piece);
         MPI_Request r;
         int rc = MPI_Ibcast(host + at, n, MPI_BYTE, root, c->mpi, &r);
-        if (lf_comm_wait(c, rc, &r, "broadcasting", err))
+        if (lf_comm_wait(c, rc, &r, (size_t)n, "broadcasting", err))
             return -1;
     }
     c->stats.bytes_sent += c->rank == root ? others : 0;
@@ -261,7 +261,7 @@ int lf_topo_barrier(lf_comm *c, lf_err *err)
     if (!bad && c->size > 1) {
         MPI_Request r;
         int rc = MPI_Ibarrier(c->mpi, &r);
-        bad = lf_comm_wait(c, rc, &r, "waiting for the other ranks", err);
+        bad = lf_comm_wait(c, rc, &r, 0, "waiting for the other ranks", err);
     }
     return lf_comm_end(c, start, bad);
 }
@@ -269,16 +269,16 @@ int lf_topo_barrier(lf_comm *c, lf_err *err)
 int lf_topo_any(lf_comm *c, int yes, int *any, lf_err *err)
 {
     lf_call call = { .kind = LF_COLL_ANY };
-    int mine = yes != 0;
     double start;
     int bad = lf_comm_begin(c, &call, &start, err);
 
-    *any = mine;
+    c->word[0] = c->word[1] = yes != 0;
     if (!bad && c->size > 1) {
         MPI_Request r;
-        int rc = MPI_Iallreduce(&mine, any, 1, MPI_INT, MPI_MAX, c->mpi, &r);
-        bad = lf_comm_wait(c, rc, &r, "asking the other ranks", err);
+        int rc = MPI_Iallreduce(&c->word[0], &c->word[1], 1, MPI_INT, MPI_MAX, c->mpi, &r);
+        bad = lf_comm_wait(c, rc, &r, sizeof(int), "asking the other ranks", err);
     }
+    *any = c->word[1];
     return lf_comm_end(c, start, bad);
 }
 
