@@ -183,8 +183,35 @@ static void kernels(g_run *r)
     g_forget(r);
 }
 
+/* Rows of a query in one block of 64 to four, odd and even numbers of them, and none; then 80 heads, which are a whole
+ * tile of 64 and a part of one, and more queries and tiles than an H200 has multiprocessors (132), each of which so has
+ * a second one to do. */
+static void released_kernel(g_run *r)
+{
+    int64_t n = r->rows, w = r->model.window, k = r->model.index_topk, deep = 8 * k + 2 * w + 3;
+
+    g_ask(r, LF_CHOICE_ATTENTION, LF_ATTENTION_WGMMA);
+    memcpy(r->opt, (int64_t[]){ 128 * 21 - 7, 128 * 21 - 7 - w + 1, n + w - 1, 0, 22, 128, 0, 1 }, 64);
+    one_case(r, "ratio 128, 20 entries");
+    memcpy(r->opt, (int64_t[]){ deep, deep - w + 1, n + w - 1, 0, (deep + n) / 4, 4, k, 1 }, 64);
+    one_case(r, "ratio 4, chosen entries");
+    memcpy(r->opt, (int64_t[]){ deep, 0, 0, k / 2, deep / 4 - k / 2, 4, k, 0 }, 64);
+    one_case(r, "chosen entries of a later part, no window, no sink");
+    memcpy(r->opt, (int64_t[]){ 128 * 10, 0, 0, 4000, 20, 128, 0, 0 }, 64);
+    one_case(r, "a part that no query sees");
+    r->model.heads = 80;
+    r->rows = n = 70;
+    memcpy(r->opt, (int64_t[]){ 0, 0, n, 0, 0, 0, 0, 1 }, 64);
+    one_case(r, "80 heads, window from the first token");
+    g_ask(r, LF_CHOICE_ATTENTION, -1);
+}
+
 static void all(g_run *r)
 {
+    if (r->narrow) {
+        released_kernel(r);
+        return;
+    }
     cases(r);
     merges(r);
     kernels(r);

@@ -227,8 +227,14 @@ static void packing(g_run *r)
     g_forget(r);
 }
 
+/* Of narrow what has a kernel for its width of index rows. */
 static void all(g_run *r)
 {
+    if (r->narrow) {
+        rotations(r);
+        packing(r);
+        return;
+    }
     norms(r);
     rotations(r);
     compressors(r);
