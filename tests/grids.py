@@ -2,12 +2,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """The same prompts on other thread counts and grids: the same KV files, dataset by dataset, byte by byte.
 
-  grids.py [--case CASE]... [--numerics exact|released]... [--near-logits TOLERANCE] [GRID...]
+  grids.py [--case CASE]... [--numerics exact|released]... [--near TOLERANCE | --near-logits TOLERANCE] [GRID...]
 
 GRID is "PREFIX :: ARGUMENTS", for example "mpirun -n 4 :: --pcp 2 --tp 2"; without any, two ranks by $MPI_RUN.
 The run that all are compared with has one process and one thread.  Every grid runs with 1 thread a rank; the
-single process also with 2 and 4.  Rows, state and everything else must be the same bytes; logits of other grids too
-unless --near-logits TOLERANCE allows a difference in relative norm.
+single process also with 2 and 4.  Rows, state and everything else must be the same bytes; but TOLERANCE allows other
+grids a difference in relative norm in every float32 dataset, or in logits alone.
 """
 import os
 import shlex
@@ -43,19 +43,20 @@ def without_checksums(data, attrs):
 
 
 def compare(base, other, near):
-    """Reasons why two files differ."""
+    """Reasons why two files differ.  near: None, or a tolerance and how the names begin that it is for."""
     (a, aa, a_parts), (b, bb, b_parts) = contents(base), contents(other)
-    if a_parts or b_parts:
+    tolerance, names = near or (None, None)
+    if a_parts or b_parts or names == "":
         (a, aa), (b, bb) = without_checksums(a, aa), without_checksums(b, bb)
     why = [f"only one file has {k}" for k in sorted(set(a) ^ set(b))]
     for k in sorted(set(a) & set(b)):
         if a[k] == b[k]:
             continue
-        if near is not None and k.startswith("logits") and a[k][:2] == b[k][:2] and a[k][0] == "float32":
+        if near and k.startswith(names) and a[k][:2] == b[k][:2] and a[k][0] == "float32":
             x, y = (np.frombuffer(v[2], np.float32) for v in (a[k], b[k]))
-            if lf.rel(np.nan_to_num(y), np.nan_to_num(x)) <= near:
+            if lf.rel(np.nan_to_num(y), np.nan_to_num(x)) <= tolerance:
                 continue
-        if near is not None and k.startswith("logits") and k.endswith("_crc32c"):
+        if near and k.startswith(names) and k.endswith("_crc32c"):
             continue
         n = sum(x != y for x, y in zip(a[k][2], b[k][2]))
         why.append(f"{k}: {n} of {len(a[k][2])} bytes differ, shapes {a[k][1]} and {b[k][1]}")
@@ -79,7 +80,8 @@ def grid(tap, directory, base, label, prefix, args, threads, near):
                 why.append(f"{ident}: no file")
                 continue
             why += [f"{ident}: {w}" for w in compare(lf.kv_path(base, ident), path, near)]
-        tap.check(not why, f"{label}: the same bytes in every dataset", *why)
+        what = "the same bytes" if near is None else f"within {near[0]:g} or the same bytes"
+        tap.check(not why, f"{label}: {what} in every dataset", *why)
 
 
 def main(argv):
@@ -90,8 +92,8 @@ def main(argv):
             cases.append(argv.pop(0))
         elif a == "--numerics":
             numerics.append(argv.pop(0))
-        elif a == "--near-logits":
-            near = float(argv.pop(0))
+        elif a in ("--near", "--near-logits"):
+            near = (float(argv.pop(0)), a[len("--near-"):])
         else:
             grids.append(tuple(s.strip() for s in a.split("::")))
     if not grids and os.environ.get("MPI_RUN"):
