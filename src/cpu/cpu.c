@@ -31,22 +31,30 @@ void *lf_cpu_shared(lf_cpu *c, int slot, size_t bytes)
     return grow(&c->shared[slot], bytes);
 }
 
+/* c [m, n] = a op(b) + beta c.  Without BLIS's kernels for small products: what they do depends on m and n, and in some
+ * families (haswell) on where in c a value is; the others pad with zeros, so that a value is the same everywhere. */
+static void multiply(trans_t op, int64_t m, int64_t n, int64_t k, const float *a, int64_t lda, const float *b,
+                     int64_t ldb, float beta, float *c, int64_t ldc)
+{
+    float one = 1;
+    rntm_t how;
+
+    bli_rntm_init_from_global(&how);
+    bli_rntm_disable_l3_sup(&how);
+    bli_sgemm_ex(BLIS_NO_TRANSPOSE, op, m, n, k, &one, (float *)(uintptr_t)a, lda, 1, (float *)(uintptr_t)b, ldb, 1,
+                 &beta, c, ldc, 1, NULL, &how);
+}
+
 void lf_cpu_abt(int64_t m, int64_t n, int64_t k, const float *a, int64_t lda, const float *b, int64_t ldb, float *c,
                 int64_t ldc)
 {
-    float one = 1, zero = 0;
-
-    bli_sgemm(BLIS_NO_TRANSPOSE, BLIS_TRANSPOSE, m, n, k, &one, (float *)(uintptr_t)a, lda, 1, (float *)(uintptr_t)b,
-              ldb, 1, &zero, c, ldc, 1);
+    multiply(BLIS_TRANSPOSE, m, n, k, a, lda, b, ldb, 0, c, ldc);
 }
 
 void lf_cpu_ab_add(int64_t m, int64_t n, int64_t k, const float *a, int64_t lda, const float *b, int64_t ldb, float *c,
                    int64_t ldc)
 {
-    float one = 1;
-
-    bli_sgemm(BLIS_NO_TRANSPOSE, BLIS_NO_TRANSPOSE, m, n, k, &one, (float *)(uintptr_t)a, lda, 1,
-              (float *)(uintptr_t)b, ldb, 1, &one, c, ldc, 1);
+    multiply(BLIS_NO_TRANSPOSE, m, n, k, a, lda, b, ldb, 1, c, ldc);
 }
 
 static void cpu_close(lf_dev *d)
@@ -202,7 +210,8 @@ static const lf_dev_ops cpu_ops = {
     .gemm = lf_cpu_gemm, .embed = lf_cpu_embed,
     .hc_pre = lf_cpu_hc_pre, .hc_post = lf_cpu_hc_post, .hc_head = lf_cpu_hc_head,
     .norm = lf_cpu_norm, .query = lf_cpu_query, .rotate = lf_cpu_rotate, .window = lf_cpu_window,
-    .index_query = lf_cpu_index_query, .scale = lf_cpu_scale, .round = lf_cpu_round,
+    .index_query = lf_cpu_index_query, .scale = lf_cpu_scale, .add = lf_cpu_add,
+    .round = lf_cpu_round,
     .add_ape = lf_cpu_add_ape, .compress = lf_cpu_compress,
     .row_pack = lf_cpu_row_pack, .row_unpack = lf_cpu_row_unpack,
     .index_topk = lf_cpu_index_topk, .topk_merge = lf_cpu_topk_merge,
