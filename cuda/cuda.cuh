@@ -297,6 +297,7 @@ void lf_cuda_window(lf_dev *d, lf_act *dst, const int64_t *dst_row, const lf_act
 void lf_cuda_index_query(lf_dev *d, lf_act *q, int64_t m, int heads, int64_t width, const int64_t *pos,
                          const lf_rope *rope);
 void lf_cuda_scale(lf_dev *d, float *x, int64_t n, float s);
+void lf_cuda_add(lf_dev *d, float *x, const float *y, int64_t n);
 void lf_cuda_round(lf_dev *d, lf_act *y, const float *x, int64_t n);
 void lf_cuda_add_ape(lf_dev *d, float *g, int64_t m, int64_t n, const float *ape, int ratio);
 void lf_cuda_compress(lf_dev *d, const lf_compress *c);

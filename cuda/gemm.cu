@@ -233,8 +233,7 @@ static void sum_parts(lf_cuda *c, const lf_gemm *g, int lo, int hi, float *out, 
     }
     sum_parts(c, g, lo, (lo + hi) / 2, out, ld);
     sum_parts(c, g, (lo + hi) / 2, hi, out + n, ld);
-    add<<<lf_blocks(n, 256), 256, 0, c->stream>>>(out, out + n, n);
-    LF_LAUNCHED(c, "add");
+    lf_cuda_add(&c->dev, out, out + n, n);
 }
 
 static void gemm_parts(lf_cuda *c, const lf_gemm *g)
@@ -297,6 +296,16 @@ void lf_cuda_scale(lf_dev *d, float *x, int64_t n, float s)
         return;
     multiply_by<<<lf_blocks(n, 256), 256, 0, c->stream>>>(x, n, s);
     LF_LAUNCHED(c, "scale");
+}
+
+void lf_cuda_add(lf_dev *d, float *x, const float *y, int64_t n)
+{
+    lf_cuda *c = lf_cuda_of(d);
+
+    if (n == 0)
+        return;
+    add<<<lf_blocks(n, 256), 256, 0, c->stream>>>(x, y, n);
+    LF_LAUNCHED(c, "add");
 }
 
 void lf_cuda_round(lf_dev *d, lf_act *y, const float *x, int64_t n)

@@ -233,7 +233,7 @@ static int project_out(lf_pass *p, int layer, const lf_tile *t, const lf_tile **
     lf_pass_phase(p, LF_PHASE_PROJECTIONS);
     last_product(p, y, p->partial, t->rows, LF_OUT_F32);
     lf_exchange_begin(p);
-    int bad = lf_coll_sum(p->engine->topo->tp, p->dev, p->partial, n, p->err);
+    int bad = lf_coll_sum(p->engine->topo->tp, p->dev, p->partial, n, p->sum_room, p->err);
     lf_exchange_end(p, LF_MARK_SUM);
     *summed = t;
     return bad;

@@ -3,8 +3,6 @@
 
 #include <string.h>
 
-enum { SUM_BLOCK = 1 << 20 };              /* floats summed at a time: bounds the host memory */
-
 int lf_comm_size(const lf_comm *c)
 {
     return c->size;
@@ -181,60 +179,50 @@ int lf_coll_all_to_all(lf_comm *c, lf_dev *d, void *dst, const size_t *recv_coun
 }
 
 /* part [ranks, len], ranks lo .. hi-1: added pairwise into part lo, in the order that dev.h gives lf_gemm's parts. */
-static void sum_ranks(float *part, int64_t len, int lo, int hi)
+static void sum_ranks(lf_dev *d, float *part, int64_t len, int lo, int hi)
 {
     int mid = (lo + hi) / 2;
 
     if (hi - lo < 2)
         return;
-    sum_ranks(part, len, lo, mid);
-    sum_ranks(part, len, mid, hi);
-    for (int64_t i = 0; i < len; i++)
-        part[lo * len + i] += part[mid * len + i];
+    sum_ranks(d, part, len, lo, mid);
+    sum_ranks(d, part, len, mid, hi);
+    d->ops->add(d, part + lo * len, part + mid * len, len);
 }
 
-/* Rank r sums slice r of x and everybody gets its bytes: the same everywhere.  x is host memory. */
-static int sum_block(lf_comm *c, float *x, int64_t n, float *part, lf_xfer *list, lf_err *err)
+/* Rank r sums slice r of x, in room, and everybody gets its bytes: the same everywhere. */
+static int sum_block(lf_comm *c, lf_dev *d, float *x, int64_t n, float *room, lf_err *err)
 {
     int64_t mine = n * c->rank / c->size, len = n * (c->rank + 1) / c->size - mine;
-    lf_xfer *slice = list, *own = list + c->size, *parts = list + 2 * c->size;
+    size_t bytes = (size_t)len * sizeof *x;
+    lf_xfer *slice = c->every, *own = slice + c->size, *parts = own + c->size;
 
     for (int r = 0; r < c->size; r++) {
         int64_t at = n * r / c->size, l = n * (r + 1) / c->size - at;
         slice[r] = piece_of(r, x + at, 0, (size_t)l * sizeof *x);
-        own[r] = piece_of(r, x + mine, 0, (size_t)len * sizeof *x);
-        parts[r] = piece_of(r, part + r * len, 0, (size_t)len * sizeof *x);
+        own[r] = piece_of(r, x + mine, 0, bytes);
+        parts[r] = piece_of(r, room + r * len, 0, bytes);
     }
-    if (lf_comm_move(c, slice, c->size, parts, c->size, err))
+    if (move(c, d, slice, c->size, parts, c->size, err))
         return -1;
-    memcpy(part + c->rank * len, x + mine, (size_t)len * sizeof *x);
-    sum_ranks(part, len, 0, c->size);
-    memcpy(x + mine, part, (size_t)len * sizeof *x);
-    return lf_comm_move(c, own, c->size, slice, c->size, err);
+    if (len) {
+        d->ops->copy(d, room + c->rank * len, x + mine, bytes);
+        sum_ranks(d, room, len, 0, c->size);
+        d->ops->copy(d, x + mine, room, bytes);
+    }
+    return move(c, d, own, c->size, slice, c->size, err);
 }
 
-static int sum_blocks(lf_comm *c, lf_dev *d, float *x, int64_t n, lf_err *err)
+static int sum_blocks(lf_comm *c, lf_dev *d, float *x, int64_t n, float *room, lf_err *err)
 {
-    int64_t most = lf_min(n, SUM_BLOCK);
-    float *part = lf_scratch_room(&c->sums, (size_t)(most + c->size) * sizeof *part);
-    lf_xfer *list = lf_scratch_room(&c->lists, 3 * (size_t)c->size * sizeof *list);
-    float *host = on_host(d) ? NULL : lf_scratch_room(&c->stage, (size_t)most * sizeof *host);
-
-    for (int64_t at = 0; at < n; at += most) {
-        int64_t len = lf_min(most, n - at);
-        if (host)
-            d->ops->get(d, host, x + at, (size_t)len * sizeof *x);
-        if (sum_block(c, host ? host : x + at, len, part, list, err))
+    for (int64_t at = 0; at < n; at += LF_SUM_BLOCK)
+        if (sum_block(c, d, x + at, lf_min(LF_SUM_BLOCK, n - at), room, err))
             return -1;
-        if (host)
-            d->ops->put(d, x + at, host, (size_t)len * sizeof *x);
-        if (host && d->ops->sync(d, err))
-            return -1;
-    }
     return 0;
 }
 
-/* Bytes counted as sum_blocks moves them. */
+/* Of two ranks: there is but one order.  NCCL's sum of more depends on where in x a value is, so that a row's would
+ * depend on the rows around it.  Bytes counted as sum_blocks moves them. */
 static int sum_nccl(lf_comm *c, float *x, int64_t n, lf_err *err)
 {
     uint64_t bytes = 2 * (uint64_t)n * sizeof *x * (uint64_t)(c->size - 1) / (uint64_t)c->size;
@@ -244,14 +232,14 @@ static int sum_nccl(lf_comm *c, float *x, int64_t n, lf_err *err)
     return lf_nccl_sum(c->nccl, x, n, &c->stats.seconds, err);
 }
 
-int lf_coll_sum(lf_comm *c, lf_dev *d, float *x, int64_t n, lf_err *err)
+int lf_coll_sum(lf_comm *c, lf_dev *d, float *x, int64_t n, float *room, lf_err *err)
 {
     lf_call call = { .kind = LF_COLL_SUM, .n = n };
     double start;
     int bad = lf_comm_begin(c, &call, &start, err);
 
     if (!bad && c->size > 1)
-        bad = by_nccl(c, d) ? sum_nccl(c, x, n, err) : sum_blocks(c, d, x, n, err);
+        bad = by_nccl(c, d) && c->size == 2 ? sum_nccl(c, x, n, err) : sum_blocks(c, d, x, n, room, err);
     return lf_comm_end(c, by_nccl(c, d) ? lf_now() : start, bad);
 }
 

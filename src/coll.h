@@ -11,6 +11,8 @@
 
 #include "dev.h"
 
+enum { LF_SUM_BLOCK = 1 << 22 };           /* floats that are summed at a time: bounds the room for it */
+
 typedef struct lf_comm lf_comm;
 
 typedef struct lf_comm_stats {
@@ -33,8 +35,9 @@ int lf_coll_gather(lf_comm *c, lf_dev *d, void *dst, const size_t *count, const 
 /* send_count[r] bytes at send_at[r] go to rank r; the same the other way. */
 int lf_coll_all_to_all(lf_comm *c, lf_dev *d, void *dst, const size_t *recv_count, const size_t *recv_at,
                        const void *src, const size_t *send_count, const size_t *send_at, lf_err *err);
-/* x[n] float, summed pairwise (ranks lo..hi-1: the two halves, then their sum), the same bytes on every rank. */
-int lf_coll_sum(lf_comm *c, lf_dev *d, float *x, int64_t n, lf_err *err);
+/* x[n] float, summed pairwise (ranks lo..hi-1: the two halves, then their sum), the same bytes on every rank.
+ * room: device memory, min(n, LF_SUM_BLOCK) + the size of c floats. */
+int lf_coll_sum(lf_comm *c, lf_dev *d, float *x, int64_t n, float *room, lf_err *err);
 /* HOST memory: n int64 to and from each rank. */
 int lf_coll_counts(lf_comm *c, int64_t *recv, const int64_t *send, int n, lf_err *err);
 

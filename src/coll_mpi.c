@@ -26,7 +26,7 @@ lf_comm *lf_comm_make(MPI_Comm mpi, const char *name, int check)
         MPI_Comm_size(mpi, &c->size);
         MPI_Comm_rank(mpi, &c->rank);
     }
-    c->every = lf_alloc(2 * (size_t)c->size * sizeof *c->every);
+    c->every = lf_alloc(3 * (size_t)c->size * sizeof *c->every);
     c->stats.name = name;
     c->stats.size = c->size;
     return c;
@@ -41,7 +41,6 @@ void lf_comm_free(lf_comm *c)
         MPI_Comm_free(&c->mpi);
     free(c->every);
     free(c->stage.at);
-    free(c->sums.at);
     free(c->lists.at);
     free(c->requests.at);
     free(c->card.at);

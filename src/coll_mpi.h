@@ -25,8 +25,8 @@ struct lf_comm {
     double patience;                       /* seconds that a call waits for other ranks; 0: without end */
     int word[2];                           /* of lf_topo_any: sent, received */
     lf_comm_stats stats;
-    lf_xfer *every;                        /* [2 * size], for calls with a piece to and from every rank */
-    lf_scratch stage, sums, lists, requests, card;
+    lf_xfer *every;                        /* [3 * size], for calls with a piece to and from every rank */
+    lf_scratch stage, lists, requests, card;
 };
 
 typedef enum lf_coll_kind {

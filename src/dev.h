@@ -278,8 +278,9 @@ typedef struct lf_dev_ops {
     /* q [m, Hi, di]: rotation; released: Hadamard, e2m1 per 32 and back.  In place. */
     void (*index_query)(lf_dev *d, lf_act *q, int64_t m, int heads, int64_t width, const int64_t *pos,
                         const lf_rope *rope);
-    /* x *= s over n floats; and n floats as activations, rounded. */
+    /* x *= s, x += y over n floats; and n floats as activations, rounded. */
     void (*scale)(lf_dev *d, float *x, int64_t n, float s);
+    void (*add)(lf_dev *d, float *x, const float *y, int64_t n);
     void (*round)(lf_dev *d, lf_act *y, const float *x, int64_t n);
 
     /* g [m, n] += ape[(row) mod ratio]; the first row's position is a multiple of ratio. */

@@ -253,6 +253,7 @@ static void ask_tp(wants *w, lf_pass *p)
     double t = tp > 1 ? (double)p->tile_rows : 0, head = tp > 1 ? LF_HEAD_TILE : 0;
 
     ask(w, &p->partial, t * (double)m->hidden, 4);
+    ask(w, &p->sum_room, tp > 1 ? (double)(lf_min(p->tile_rows * m->hidden, LF_SUM_BLOCK) + tp) : 0, 4);
     ask(w, &p->sel_slice, t * m->index_topk, 4);
     ask(w, &p->slice, t * (double)m->hidden, p->dev->act_bytes);
     ask(w, &p->logit_part, head * (double)p->engine->weights.vocab, 4);

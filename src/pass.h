@@ -107,6 +107,7 @@ struct lf_pass {
     lf_pool main, index;
     /* tp > 1: */
     float *partial;                        /* [T, D] this rank's share of an output projection */
+    float *sum_room;                       /* for lf_coll_sum */
     lf_act *slice;                         /* [T, D] expert output of this rank's tokens */
     float *logit_part, *logit_parts;       /* [LF_HEAD_TILE, vocab of this rank]; the same of all tp ranks */
 

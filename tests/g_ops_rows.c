@@ -76,12 +76,14 @@ static void window(g_run *r, lf_dev *d, int64_t first, int64_t m, float *out)
     free(all);
 }
 
-static void scale_round(g_run *r, lf_dev *d, int64_t first, int64_t m, float *out)
+static void scale_add_round(g_run *r, lf_dev *d, int64_t first, int64_t m, float *out)
 {
     float *x = g_put(r, d, (const float *)r->in[0] + first * 7, (size_t)m * 28);
+    const float *other = g_put(r, d, (const float *)r->in[0] + first * 7, (size_t)m * 28);
     lf_act *y = g_new_act(r, d, m * 7);
 
     d->ops->scale(d, x, m * 7, 0.37f);
+    d->ops->add(d, x, other, m * 7);
     d->ops->round(d, y, x, m * 7);
     g_get_act(d, out, y, m * 7);
 }
@@ -189,7 +191,7 @@ static void compressors(g_run *r)
 
     r->quantises = 0;
     r->in[0] = g_floats(r, r->rows * 7, 1);
-    g_check(r, "scale and round", scale_round, r->rows, 7, rounded(r, 1));
+    g_check(r, "scale and round", scale_add_round, r->rows, 7, rounded(r, 1));
     for (int i = 0; i < 3; i++) {
         int64_t ratio = i ? 4 : 128, width = i == 2 ? m->index_dim : m->head_dim, ld = i ? 2 * width : width;
         int64_t rows = i ? r->rows : 17;

@@ -216,13 +216,14 @@ static inline int64_t not_once(const world *w, const store *s, int groups)
         int layer = i / LF_PARTS % w->model.layers;
         int64_t tokens = s->prompt[i / LF_PARTS / w->model.layers].tokens;
         int64_t rows = lf_part_rows(&w->model, w->model.kind[layer], i % LF_PARTS, tokens);
-        float *seen = lf_alloc(4 * (size_t)(rows + 1));
+        float *seen = lf_alloc(4 * (size_t)(rows + 1)), *room = lf_alloc(4 * (size_t)(rows + w->size));
         for (int64_t r = 0; s->kv[i].seen && r < rows; r++)
             seen[r] = s->kv[i].seen[r];
-        bad += lf_coll_sum(w->all, w->dev, seen, rows, &err) != 0;
+        bad += lf_coll_sum(w->all, w->dev, seen, rows, room, &err) != 0;
         for (int64_t r = 0; r < rows; r++)
             bad += seen[r] != (float)groups;
         free(seen);
+        free(room);
     }
     return bad;
 }

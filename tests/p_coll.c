@@ -36,6 +36,15 @@ static void dev_copy(lf_dev *d, void *dst, const void *src, size_t bytes)
     memcpy(near(d, dst), near(d, src), bytes);
 }
 
+static void dev_add(lf_dev *d, float *x, const float *y, int64_t n)
+{
+    float *to = (float *)(void *)near(d, x);
+    const float *from = (const float *)(void *)near(d, y);
+
+    for (int64_t i = 0; i < n; i++)
+        to[i] += from[i];
+}
+
 static int dev_sync(lf_dev *d, lf_err *err)
 {
     (void)d;
@@ -44,9 +53,9 @@ static int dev_sync(lf_dev *d, lf_err *err)
 }
 
 static const lf_dev_ops cpu_ops = { .name = "cpu", .put = dev_put, .get = dev_get, .copy = dev_copy,
-                                   .sync = dev_sync };
+                                   .add = dev_add, .sync = dev_sync };
 static const lf_dev_ops fake_ops = { .name = "fake", .put = dev_put, .get = dev_get, .copy = dev_copy,
-                                     .sync = dev_sync };
+                                     .add = dev_add, .sync = dev_sync };
 
 static uint8_t pattern(int from, int to, size_t i)
 {
@@ -236,7 +245,7 @@ static float pairwise(int lo, int hi, int64_t i)
 
 static void test_sum(lf_comm *c, lf_dev *d, const char *what)
 {
-    static const int64_t length[] = { 0, 1, 3, 1000, (1 << 20) + 17 };
+    static const int64_t length[] = { 0, 1, 3, 1000, LF_SUM_BLOCK + 17 };
     lf_comm_stats before;
     lf_err err;
     int bad = 0;
@@ -244,11 +253,12 @@ static void test_sum(lf_comm *c, lf_dev *d, const char *what)
     for (int k = 0; k < 5; k++) {
         int64_t n = length[k];
         float *x = lf_alloc((size_t)(n + 1) * sizeof *x);
+        float *room = lf_alloc((size_t)(lf_min(n, LF_SUM_BLOCK) + c->size) * sizeof *x);
         for (int64_t i = 0; i < n; i++)
             x[i] = term(c->rank, i);
         x[n] = 42;
         lf_comm_stats_get(c, &before);
-        bad += lf_coll_sum(c, d, device(d, x), n, &err) != 0 || x[n] != 42;
+        bad += lf_coll_sum(c, d, device(d, x), n, device(d, room), &err) != 0 || x[n] != 42;
         for (int64_t i = 0; i < n; i++) {
             float want = pairwise(0, c->size, i);
             bad += memcmp(&want, &x[i], sizeof want) != 0;
@@ -258,6 +268,7 @@ static void test_sum(lf_comm *c, lf_dev *d, const char *what)
         MPI_Allreduce(&sent, &both, 1, MPI_UINT64_T, MPI_SUM, MPI_COMM_WORLD);
         bad += both != 2 * (uint64_t)n * sizeof *x * (uint64_t)(c->size - 1);
         free(x);
+        free(room);
     }
     all_ranks(bad, what);
 }
@@ -363,17 +374,17 @@ static void test_check(lf_comm *c, lf_dev *d)
     uint8_t in[64], out[64] = { 0 };
     lf_xfer recv[2] = { { 0, in, 20 }, { 0, in + 20, 4 } };
     lf_xfer send[2] = { { odd, out, 4 }, { odd, out + 4, 20 } };
-    float x[64] = { 0 };
+    float x[64] = { 0 }, room[64];
     char who[120];
     lf_err err = { "" };
 
     snprintf(who, sizeof who, "rank %d makes call %llu, sum; rank 0 makes", odd,
              (unsigned long long)c->stats.calls + 1);
-    int rc = me ? lf_coll_sum(c, d, x, 4, &err) : lf_topo_any(c, 0, &any, &err);
+    int rc = me ? lf_coll_sum(c, d, x, 4, room, &err) : lf_topo_any(c, 0, &any, &err);
     planted(c, rc, &err, who, ", any", "another call on one rank: named with rank and number");
 
     snprintf(who, sizeof who, "rank %d gives the size 8, rank 0 gives 4", odd);
-    rc = lf_coll_sum(c, d, x, me ? 8 : 4, &err);
+    rc = lf_coll_sum(c, d, x, me ? 8 : 4, room, &err);
     planted(c, rc, &err, who, ", sum", "another size on one rank");
 
     snprintf(who, sizeof who, "rank %d names root 1, rank 0 names 0", odd);

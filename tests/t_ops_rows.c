@@ -170,6 +170,9 @@ static void memory(ops_run *r)
     o->scale(r->dev, x, 3, 0.5f);
     ops_get_raw(r, g, x, sizeof g);
     TAP_CHECK(g[0] == 0.75f && g[1] == -1.0f && g[2] == 1.5e38f, "scale");
+    o->add(r->dev, x, ops_put(r, f, sizeof f), 2);
+    ops_get_raw(r, g, x, sizeof g);
+    TAP_CHECK(g[0] == 2.25f && g[1] == -3.0f && g[2] == 1.5e38f, "add, of two of three");
     float h[3] = { 1.00390625f, 1.01171875f, -3.0e-3f }, rounded[3];
     lf_act *y = ops_new_act(r, 3);
     o->round(r->dev, y, ops_put(r, h, sizeof h), 3);

@@ -93,6 +93,7 @@ void lf_cpu_window(lf_dev *d, lf_act *dst, const int64_t *dst_row, const lf_act 
 void lf_cpu_index_query(lf_dev *d, lf_act *q, int64_t m, int heads, int64_t width, const int64_t *pos,
                         const lf_rope *rope);
 void lf_cpu_scale(lf_dev *d, float *x, int64_t n, float s);
+void lf_cpu_add(lf_dev *d, float *x, const float *y, int64_t n);
 void lf_cpu_round(lf_dev *d, lf_act *y, const float *x, int64_t n);
 void lf_cpu_add_ape(lf_dev *d, float *g, int64_t m, int64_t n, const float *ape, int ratio);
 void lf_cpu_compress(lf_dev *d, const lf_compress *c);

@@ -138,6 +138,13 @@ void lf_cpu_scale(lf_dev *d, float *x, int64_t n, float s)
         x[i] *= s;
 }
 
+void lf_cpu_add(lf_dev *d, float *x, const float *y, int64_t n)
+{
+    (void)d;
+    for (int64_t i = 0; i < n; i++)
+        x[i] += y[i];
+}
+
 void lf_cpu_round(lf_dev *d, lf_act *y, const float *x, int64_t n)
 {
     for (int64_t i = 0; i < n; i++)
