@@ -90,6 +90,7 @@ static int is_late(cudaError_t rc)
     case cudaErrorLaunchTimeout:
     case cudaErrorAssert:
     case cudaErrorECCUncorrectable:
+    case cudaErrorNvlinkUncorrectable:
         return 1;
     default:
         return 0;

@@ -78,8 +78,11 @@ void *lf_cuda_scratch(lf_cuda *c, lf_cuda_slot slot, size_t bytes)
         c->dev.taken -= a->bytes;
         *a = lf_cuda_area();
     }
-    if (LF_CUDA(c, cudaMalloc(&a->p, all), "scratch memory")) {
-        lf_cuda_fail(c, "%s of scratch memory could not be had", lf_human_bytes(text, (double)all));
+    cudaError_t rc = cudaMalloc(&a->p, all);
+    if (rc != cudaSuccess) {
+        cudaGetLastError();
+        lf_cuda_fail(c, "%s of scratch memory could not be had: %s", lf_human_bytes(text, (double)all),
+                     cudaGetErrorString(rc));
         a->p = NULL;
         return NULL;
     }

@@ -141,13 +141,13 @@ static int connect_all(lf_nccl *n, int size, lf_err *err)
     if (LF_CUDA(c, cudaMalloc(&spot, (size_t)size + 1), "connecting"))
         return lf_fail(err, "%s", c->error.text);
     ncclResult_t rc = exchange_bytes(n, size, spot);
-    if (rc != ncclSuccess)
-        return nccl_fail(err, n, rc, "connecting");
-    if (LF_CUDA(c, cudaEventRecord(c->end, c->streams[LF_QUEUE_EXCHANGE]), "connecting") ||
-        lf_cuda_wait(c, c->end, "connecting"))
-        return lf_fail(err, "%s", c->error.text);
-    LF_CUDA(c, cudaFree(spot), "connecting");
-    return 0;
+    int bad = rc != ncclSuccess ? nccl_fail(err, n, rc, "connecting") : 0;
+    if (!bad && (LF_CUDA(c, cudaEventRecord(c->end, c->streams[LF_QUEUE_EXCHANGE]), "connecting") ||
+                 lf_cuda_wait(c, c->end, "connecting")))
+        bad = lf_fail(err, "%s", c->error.text);
+    if (!c->given_up && LF_CUDA(c, cudaFree(spot), "connecting") && !bad)
+        bad = lf_fail(err, "%s", c->error.text);
+    return bad;
 }
 
 int lf_nccl_open(lf_nccl **out, lf_dev *d, const void *id, int size, int rank, const char *name, lf_err *err)

@@ -23,9 +23,17 @@ static int choose(lf_topo *t, int choice, int *gpus, int *use, lf_err *err)
     return 0;
 }
 
-static int pick(const lf_topo *t, int gpus, int *device, lf_err *err)
+/* May the ranks of a node share its GPUs?  Where one says so, all of them. */
+static int shared(lf_topo *t, int *share, lf_err *err)
 {
-    *device = gpus == 1 ? 0 : t->local_rank;
+    const char *text = getenv("LONGFILL_SHARE_GPUS");
+
+    return lf_topo_any(t->world, text && *text && strcmp(text, "0"), share, err);
+}
+
+static int pick(const lf_topo *t, int gpus, int share, int *device, lf_err *err)
+{
+    *device = share ? t->local_rank % gpus : gpus == 1 ? 0 : t->local_rank;
     if (*device < gpus)
         return 0;
     return lf_fail(err, "this node has %d ranks and %d GPUs: start at most one rank a GPU (srun --ntasks-per-node=%d "
@@ -57,16 +65,16 @@ static int check_apart(lf_topo *t, int device, lf_err *err)
 int lf_device_open(lf_dev **out, lf_topo *t, const lf_model *m, lf_numerics numerics, lf_kv_dtype kv_dtype, int choice,
                    int threads, lf_err *err)
 {
-    int gpus = 0, use, device = 0;
+    int gpus = 0, use, share, device = 0;
     int act_bytes = numerics == LF_EXACT && kv_dtype == LF_KV_F32 ? 4 : 2;
 
-    if (choose(t, choice, &gpus, &use, err))
+    if (choose(t, choice, &gpus, &use, err) || shared(t, &share, err))
         return -1;
     if (!use)
         return lf_topo_agree(t->world, lf_cpu_open(out, m, numerics, threads, err), err);
-    if (lf_topo_agree(t->world, pick(t, gpus, &device, err), err) ||
-        lf_topo_agree(t->world, check_apart(t, device, err), err) ||
+    if (lf_topo_agree(t->world, pick(t, gpus, share, &device, err), err) ||
+        (!share && lf_topo_agree(t->world, check_apart(t, device, err), err)) ||
         lf_topo_agree(t->world, lf_cuda_open(out, m, numerics, act_bytes, device, err), err))
         return -1;
-    return lf_topo_attach(t, *out, err);
+    return share ? 0 : lf_topo_attach(t, *out, err);
 }

@@ -179,6 +179,7 @@ int lf_topo_attach(lf_topo *t, lf_dev *d, lf_err *err)
 
     if (strcmp(d->ops->name, "cuda") || !lf_nccl_here())
         return 0;
+    setenv("NCCL_NVLS_ENABLE", "0", 0);    /* no NVLink multicast: it can take GPUs of a host down */
     for (int i = 0; i < 3; i++)
         if (attach_agree(t, comm_attach(comm[i], d, err), err))
             return -1;
