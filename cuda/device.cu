@@ -162,18 +162,6 @@ static int start(lf_cuda *c, lf_err *err)
            lf_cuda_banks_open(c, err) ? -1 : 0;
 }
 
-static int patience(double *seconds, lf_err *err)
-{
-    const char *text = getenv("LONGFILL_PATIENCE");
-    char *end;
-
-    *seconds = 600;
-    if (!text || !*text)
-        return 0;
-    *seconds = strtod(text, &end);
-    return *end == 0 && *seconds > 0 ? 0 : lf_fail(err, "LONGFILL_PATIENCE '%s': it takes seconds, above 0", text);
-}
-
 int lf_cuda_open(lf_dev **out, const lf_model *m, lf_numerics numerics, int act_bytes, int device, lf_err *err)
 {
     int count;
@@ -190,7 +178,7 @@ int lf_cuda_open(lf_dev **out, const lf_model *m, lf_numerics numerics, int act_
     c->dev.numerics = numerics;
     c->dev.act_bytes = (size_t)act_bytes;
     c->dev.tile = LF_CUDA_TILE;
-    if (patience(&c->patience, err) || lf_kernels_read(&c->dev.kernels, err) || check_gpu(c, err) || start(c, err)) {
+    if (lf_patience(&c->patience, err) || lf_kernels_read(&c->dev.kernels, err) || check_gpu(c, err) || start(c, err)) {
         cuda_close(&c->dev);
         return -1;
     }
