@@ -235,19 +235,11 @@ static void plain_expert_room(size_t *slot, const lf_dev *d, const lf_load_exper
 }
 
 /* Every expert's pairs are padded to a multiple of 4. */
-static void expert_room(size_t *slot, const lf_dev *d, const lf_load_experts *e)
+static void batch_room(size_t *slot, const lf_dev *d, const lf_load_experts *e, int way)
 {
     int64_t hidden = e->w1.cols, inter = e->w1.rows, experts = e->experts;
     int64_t rows = lf_min(LF_CUDA_EXPERT_ROWS, e->pairs + 3 * lf_min(experts, e->pairs));
-    int way = lf_kernel_of(d->kernels, LF_CHOICE_EXPERTS,
-                           lf_cuda_expert_fits(d->numerics, &e->w1, &e->w2, &e->w3, 1));
 
-    if (e->pairs == 0 || way < 0)
-        return;
-    if (way == LF_EXPERT_PLAIN) {
-        plain_expert_room(slot, d, e);
-        return;
-    }
     most(slot, LF_SCRATCH_MOE_TABLE, LF_CUDA_SEGMENT * (experts + 4));
     most(slot, LF_SCRATCH_MOE_X, rows * hidden);
     most(slot, LF_SCRATCH_MOE_X_SCALE, 4 * rows * lf_ceil_div(hidden, 128));
@@ -258,6 +250,19 @@ static void expert_room(size_t *slot, const lf_dev *d, const lf_load_experts *e)
     for (int i = 0; way == LF_EXPERT_FOLDED && i < lf_min(LF_CUDA_BANKS, d->model->layers); i++) {
         most(slot, lf_cuda_bank_slot(i), experts * lf_cuda_bank_codes(hidden, inter));
         most(slot, lf_cuda_bank_scale_slot(i), 4 * experts * lf_cuda_bank_scales(hidden, inter));
+    }
+}
+
+/* Which packed experts fold, their values say: there is room for all that do and for all that do not. */
+static void expert_room(size_t *slot, const lf_dev *d, const lf_load_experts *e)
+{
+    for (int folds = 0; folds < 2 && e->pairs; folds++) {
+        int way = lf_kernel_of(d->kernels, LF_CHOICE_EXPERTS,
+                               lf_cuda_expert_fits(d->numerics, &e->w1, &e->w2, &e->w3, folds));
+        if (way == LF_EXPERT_PLAIN)
+            plain_expert_room(slot, d, e);
+        else if (way >= 0)
+            batch_room(slot, d, e, way);
     }
 }
 

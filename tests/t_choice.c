@@ -160,14 +160,20 @@ static void memory(void)
 {
     size_t own[LF_SCRATCH_SLOTS], x[LF_SCRATCH_SLOTS];
 
+    room(x, "experts=folded");
     room(own, "");
+    TAP_CHECK(differ(own, x) == (1u << LF_SCRATCH_GEMM_X | 1u << LF_SCRATCH_GEMM_W) &&
+                  own[LF_SCRATCH_GEMM_X] == (size_t)2 * ROWS * HIDDEN &&
+                  own[LF_SCRATCH_GEMM_W] == (size_t)2 * INTER * HIDDEN && x[LF_SCRATCH_GEMM_W] == 0,
+              "packed experts: room for those that do not fold, too, a weight at a time in bf16");
+    room(own, "experts=folded");
     room(x, "index=fp8,experts=folded,gemm=fp8,select=stream,attention=wgmma");
     TAP_CHECK(differ(own, x) == 0 && own[LF_SCRATCH_B] > 0 && own[LF_SCRATCH_MOE_BANK] > 0 &&
                   own[LF_SCRATCH_MOE_BANK_2] > 0,
               "asking for what is chosen anyway changes no memory");
-    room(x, "index=wgmma");
+    room(x, "experts=folded,index=wgmma");
     TAP_CHECK(differ(own, x) == 1u << LF_SCRATCH_B && x[LF_SCRATCH_B] == 0, "index scores from bf16: no codes");
-    room(x, "gemm=plain");
+    room(x, "experts=folded,gemm=plain");
     TAP_CHECK(differ(own, x) == (1u << LF_SCRATCH_GEMM_X | 1u << LF_SCRATCH_GEMM_X_SCALE | 1u << LF_SCRATCH_GEMM_W |
                                  1u << LF_SCRATCH_GEMM_OUT) &&
                   x[LF_SCRATCH_GEMM_W] == (size_t)2 * 512 * HIDDEN &&
