@@ -198,8 +198,16 @@ int lf_cuda_weight_finish(lf_cuda *c, lf_weight *w, lf_err *err);
 /* Its bytes are there: the scale table is made, and whether it folds is looked at (w->extra). */
 void lf_cuda_weight_arrived(lf_cuda *c, const lf_weight *w);
 
-/* load.cu, while c->loader: bytes to the GPU, then what finishes a weight, in this order but later; the end waits. */
-void lf_cuda_load_bytes(lf_cuda *c, const void *data, void *to, size_t bytes);
+/* Rows of a tensor in host memory, `step` bytes from one to the next. */
+typedef struct lf_cuda_rows {
+    const char *data;
+    int64_t rows;
+    size_t bytes, step;                    /* of a row: those that are wanted, at its beginning; and all */
+} lf_cuda_rows;
+
+/* load.cu, while c->loader: rows to the GPU, without gaps there, then what finishes a weight, in this order but later;
+ * the end waits. */
+void lf_cuda_load_rows(lf_cuda *c, const lf_cuda_rows *from, void *to);
 void lf_cuda_load_finish(lf_cuda *c, const lf_weight *w);
 void lf_cuda_load_end(lf_cuda *c);
 
@@ -265,13 +273,13 @@ void lf_cuda_copy(lf_dev *d, void *dst, const void *src, size_t bytes);
 void lf_cuda_copy_rows(lf_dev *d, void *dst, size_t ldd, const void *src, size_t lds, size_t row_bytes, int64_t rows);
 void lf_cuda_gather(lf_dev *d, void *dst, const void *src, const int32_t *idx, int64_t rows, size_t row_bytes);
 void lf_cuda_fill(lf_dev *d, void *dst, int byte, size_t bytes);
-int lf_cuda_weight(lf_dev *d, lf_weight *w, const void *data, size_t bytes, const void *scale, size_t scale_bytes,
-                   lf_err *err);
+int lf_cuda_weight(lf_dev *d, lf_weight *w, int64_t file_cols, const void *data, size_t bytes, const void *scale,
+                   size_t scale_bytes, lf_err *err);
 int lf_cuda_expect(lf_dev *d, int64_t bytes, lf_err *err);
 int lf_cuda_load(lf_dev *d, const lf_dev_files *files, lf_err *err);
 int lf_cuda_reserve(lf_dev *d, const lf_dev_load *load, lf_err *err);
 int64_t lf_cuda_left(lf_dev *d);
-int lf_cuda_made_up(lf_dev *d, lf_weight *w, const lf_inventory_item *item, lf_storage store, int64_t row0,
+int lf_cuda_made_up(lf_dev *d, lf_weight *w, const lf_inventory_item *item, lf_storage store, const int64_t at[2],
                     uint64_t seed, lf_err *err);
 void lf_cuda_at(lf_dev *d, int layer, int tile);
 void lf_cuda_stamp(lf_dev *d, double *to, const char *next);

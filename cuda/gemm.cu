@@ -10,6 +10,7 @@
  */
 #include "fp8.cuh"
 
+/* Of columns of a wider tensor they are copied; what a rank loads has no others. */
 const float *lf_cuda_fp8_scale(lf_cuda *c, const lf_weight *w)
 {
     const lf_cuda_extra *x = (const lf_cuda_extra *)w->extra;

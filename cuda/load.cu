@@ -20,9 +20,8 @@ typedef struct piece {
     char *p;
     cudaEvent_t sent;                      /* its copy to the GPU is over */
     int fd, error;
-    const char *from;                      /* mapped memory, where there is no file */
-    int64_t at;
-    size_t bytes;
+    lf_cuda_rows from;                     /* mapped memory; read where there is no file */
+    int64_t at;                            /* of the first row, in the file */
     void *to;
     int filled;
 } piece;
@@ -47,16 +46,12 @@ struct lf_cuda_loader {
     int64_t steps, first, room;
 };
 
-static int read_piece(piece *p)
+static int read_row(int fd, int64_t at, char *to, size_t bytes)
 {
     size_t done = 0;
 
-    if (p->fd < 0) {
-        memcpy(p->p, p->from, p->bytes);
-        return 0;
-    }
-    while (done < p->bytes) {
-        ssize_t n = pread(p->fd, p->p + done, p->bytes - done, (off_t)(p->at + (int64_t)done));
+    while (done < bytes) {
+        ssize_t n = pread(fd, to + done, bytes - done, (off_t)(at + (int64_t)done));
         if (n < 0 && errno == EINTR)
             continue;
         if (n <= 0)
@@ -64,6 +59,23 @@ static int read_piece(piece *p)
         done += (size_t)n;
     }
     return 0;
+}
+
+/* Of columns, row by row: then storage is asked for the pages that have some of them, and not for whole rows. */
+static int read_piece(piece *p)
+{
+    const lf_cuda_rows *r = &p->from;
+    int error = 0;
+
+    for (int64_t i = 0; i < r->rows && !error; i++) {
+        char *to = p->p + (size_t)i * r->bytes;
+        size_t skip = (size_t)i * r->step;
+        if (p->fd < 0)
+            memcpy(to, r->data + skip, r->bytes);
+        else
+            error = read_row(p->fd, p->at + (int64_t)skip, to, r->bytes);
+    }
+    return error;
 }
 
 static void *reader(void *arg)
@@ -103,7 +115,8 @@ static int send_piece(lf_cuda *c, lf_cuda_loader *l, int which)
                      p->error == ENODATA ? "the file has become shorter" : strerror(p->error));
         return -1;
     }
-    return LF_CUDA(c, cudaMemcpyAsync(p->to, p->p, p->bytes, cudaMemcpyHostToDevice, c->stream), "copy of weights") ||
+    size_t bytes = (size_t)p->from.rows * p->from.bytes;
+    return LF_CUDA(c, cudaMemcpyAsync(p->to, p->p, bytes, cudaMemcpyHostToDevice, c->stream), "copy of weights") ||
                    LF_CUDA(c, cudaEventRecord(p->sent, c->stream), "copy of weights") ? -1 : 0;
 }
 
@@ -132,36 +145,46 @@ static step *step_new(lf_cuda_loader *l)
     return &l->step[l->steps++];
 }
 
-static void ask(lf_cuda *c, lf_cuda_loader *l, int fd, int64_t at, const char *from, char *to, size_t bytes)
+/* One piece, of PIECE_BYTES at most. */
+static void ask(lf_cuda *c, lf_cuda_loader *l, int fd, int64_t at, const lf_cuda_rows *from, char *to)
 {
-    for (size_t done = 0, n; done < bytes && !c->failed; done += n) {
-        int which = (int)(l->asked % PIECES);
-        piece *p = &l->piece[which];
-        n = bytes - done < PIECE_BYTES ? bytes - done : PIECE_BYTES;
-        if (l->asked - l->sent == PIECES)
-            advance(c, l, 0);
-        if (lf_cuda_wait(c, p->sent, "copy of weights"))
-            return;
-        p->fd = fd;
-        p->at = at + (int64_t)done;
-        p->from = from + done;
-        p->to = to + done;
-        p->bytes = n;
-        step_new(l)->piece = which;
-        pthread_mutex_lock(&l->lock);
-        l->asked++;
-        pthread_cond_signal(&l->work);
-        pthread_mutex_unlock(&l->lock);
-    }
+    int which = (int)(l->asked % PIECES);
+    piece *p = &l->piece[which];
+
+    if (l->asked - l->sent == PIECES)
+        advance(c, l, 0);
+    if (lf_cuda_wait(c, p->sent, "copy of weights"))
+        return;
+    p->fd = fd;
+    p->at = at;
+    p->from = *from;
+    p->to = to;
+    step_new(l)->piece = which;
+    pthread_mutex_lock(&l->lock);
+    l->asked++;
+    pthread_cond_signal(&l->work);
+    pthread_mutex_unlock(&l->lock);
 }
 
-void lf_cuda_load_bytes(lf_cuda *c, const void *data, void *to, size_t bytes)
+/* As many whole rows a piece as there is room for; of rows that are longer, stretches. */
+void lf_cuda_load_rows(lf_cuda *c, const lf_cuda_rows *from, void *to)
 {
     lf_cuda_loader *l = c->loader;
-    int64_t at = 0;
-    int fd = bytes ? l->files.find(l->files.ctx, data, bytes, &at) : -1;
+    int64_t at = 0, rows;
+    size_t bytes;
 
-    ask(c, l, fd, at, (const char *)data, (char *)to, bytes);
+    if (from->bytes == 0)
+        return;
+    int fd = l->files.find(l->files.ctx, from->data, (size_t)(from->rows - 1) * from->step + from->bytes, &at);
+    for (int64_t i = 0; i < from->rows; i += rows) {
+        rows = lf_max(1, lf_min(from->rows - i, PIECE_BYTES / (int64_t)from->bytes));
+        for (size_t done = 0; done < from->bytes && !c->failed; done += bytes) {
+            size_t skip = (size_t)i * from->step + done;
+            bytes = (size_t)lf_min((int64_t)(from->bytes - done), PIECE_BYTES);
+            lf_cuda_rows some = { from->data + skip, rows, bytes, from->step };
+            ask(c, l, fd, at + (int64_t)skip, &some, (char *)to + (size_t)i * from->bytes + done);
+        }
+    }
 }
 
 void lf_cuda_load_finish(lf_cuda *c, const lf_weight *w)

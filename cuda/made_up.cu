@@ -15,12 +15,12 @@ const uint64_t STEP = 0x9e3779b97f4a7c15u; /* of the counter, from one value to 
 struct made {
     uint64_t key;                          /* of the first value here */
     float mean, gain;
-    int64_t rows, cols;
+    int64_t rows, cols, step;              /* values from one row to the next: the tensor's columns */
 };
 
-__device__ float value(const made &m, int64_t i)
+__device__ float value(const made &m, int64_t row, int64_t col)
 {
-    uint64_t z = m.key + (uint64_t)i * STEP;
+    uint64_t z = m.key + (uint64_t)(row * m.step + col) * STEP;
 
     z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
     z = (z ^ z >> 27) * 0x94d049bb133111ebu;
@@ -34,19 +34,19 @@ template <typename T> __global__ void make_plain(T *out, made m)
     int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
 
     if (i < m.rows * m.cols)
-        lf_store(out + i, value(m, i));
+        lf_store(out + i, value(m, i / m.cols, i % m.cols));
 }
 
 /* A group of 32 a thread. */
 __global__ void make_fp4(uint8_t *out, uint8_t *scale, made m)
 {
-    int64_t g = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
+    int64_t g = (int64_t)blockIdx.x * blockDim.x + threadIdx.x, row = g * 32 / m.cols, col = g * 32 % m.cols;
     float v[32], amax = 0;
 
     if (g >= m.rows * m.cols / 32)
         return;
     for (int j = 0; j < 32; j++) {
-        v[j] = value(m, g * 32 + j);
+        v[j] = value(m, row, col + j);
         amax = fmaxf(amax, fabsf(v[j]));
     }
     uint8_t s = lf_scale_byte_e2m1(amax);
@@ -66,7 +66,7 @@ __global__ void __launch_bounds__(1024) make_fp8(uint8_t *out, uint8_t *scale, m
 
     for (int k = 0; k < 16; k++) {
         int64_t r = r0 + (threadIdx.x >> 7) + 8 * k;
-        v[k] = r < m.rows && c < m.cols ? value(m, r * m.cols + c) : 0;
+        v[k] = r < m.rows && c < m.cols ? value(m, r, c) : 0;
         amax = fmaxf(amax, fabsf(v[k]));
     }
     uint8_t s = lf_scale_byte_e4m3(lf_block_max(amax, spare));
@@ -82,16 +82,18 @@ __global__ void __launch_bounds__(1024) make_fp8(uint8_t *out, uint8_t *scale, m
 
 } // namespace
 
-int lf_cuda_made_up(lf_dev *d, lf_weight *w, const lf_inventory_item *item, lf_storage store, int64_t row0,
+int lf_cuda_made_up(lf_dev *d, lf_weight *w, const lf_inventory_item *item, lf_storage store, const int64_t at[2],
                     uint64_t seed, lf_err *err)
 {
     lf_cuda *c = lf_cuda_of(d);
     lf_synth_law law = lf_synth_law_of(item, seed);
     lf_inventory_item part = *item;
-    int64_t shape[2], scales[2], n = w->all_rows * item->cols;
-    made m = { law.key + (uint64_t)(row0 * item->cols) * STEP, law.mean, law.gain, w->all_rows, item->cols };
+    int64_t shape[2], scales[2], n = w->all_rows * w->all_cols;
+    made m = { law.key + (uint64_t)(at[0] * item->cols + at[1]) * STEP, law.mean, law.gain, w->all_rows, w->all_cols,
+               item->cols };
 
     part.rows = w->all_rows;
+    part.cols = w->all_cols;
     lf_inventory_stored(&part, store, &w->dtype, shape, scales);
     if (lf_cuda_weight_place(c, w, (size_t)(shape[0] * shape[1]) * lf_dtype_bytes(w->dtype),
                              (size_t)(scales[0] * scales[1]), err))

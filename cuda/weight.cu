@@ -80,23 +80,35 @@ static lf_cuda_extra *extra_new(lf_cuda *c)
     return s->extra[s->extras++] = (lf_cuda_extra *)lf_alloc(sizeof(lf_cuda_extra));
 }
 
+/* ---- bytes of so many rows and columns ---- */
+
+static int64_t row_bytes(lf_dtype type, int64_t cols)
+{
+    return type == LF_I8 ? cols / 2 : cols * (int64_t)lf_dtype_bytes(type);
+}
+
+static int64_t scale_row_bytes(lf_dtype type, int64_t cols)
+{
+    return type == LF_E4M3 ? lf_ceil_div(cols, 128) : type == LF_I8 ? cols / 32 : 0;
+}
+
+static int64_t scale_rows(lf_dtype type, int64_t rows)
+{
+    return type == LF_E4M3 ? lf_ceil_div(rows, 128) : rows;
+}
+
 static int sizes_match(const lf_weight *w, size_t bytes, size_t scale_bytes, lf_err *err)
 {
-    int64_t n = w->all_rows * w->all_cols, scales = 0;
+    int64_t all = w->all_rows * row_bytes(w->dtype, w->all_cols);
+    int64_t scales = scale_rows(w->dtype, w->all_rows) * scale_row_bytes(w->dtype, w->all_cols);
 
     if (w->dtype != LF_F32 && w->dtype != LF_BF16 && w->dtype != LF_E4M3 && w->dtype != LF_I8)
         return lf_fail(err, "a weight of type %s: F32, BF16, F8_E4M3 and I8 (packed e2m1) can be multiplied with",
                        lf_dtype_name(w->dtype));
-    if (w->dtype == LF_E4M3)
-        scales = lf_ceil_div(w->all_rows, 128) * lf_ceil_div(w->all_cols, 128);
-    if (w->dtype == LF_I8) {
-        if (w->all_cols % 32)
-            return lf_fail(err, "a packed e2m1 weight of %lld columns: they must be a multiple of 32",
-                           (long long)w->all_cols);
-        scales = n / 32;
-        n /= 2;
-    }
-    if ((int64_t)bytes != n * (int64_t)lf_dtype_bytes(w->dtype) || (int64_t)scale_bytes != scales)
+    if (w->dtype == LF_I8 && w->all_cols % 32)
+        return lf_fail(err, "a packed e2m1 weight of %lld columns: they must be a multiple of 32",
+                       (long long)w->all_cols);
+    if ((int64_t)bytes != all || (int64_t)scale_bytes != scales)
         return lf_fail(err, "a weight of %lld x %lld %s with %zu bytes and %zu of scales does not fit together",
                        (long long)w->all_rows, (long long)w->all_cols, lf_dtype_name(w->dtype), bytes, scale_bytes);
     return 0;
@@ -164,20 +176,32 @@ int lf_cuda_weight_finish(lf_cuda *c, lf_weight *w, lf_err *err)
     return 0;
 }
 
-int lf_cuda_weight(lf_dev *d, lf_weight *w, const void *data, size_t bytes, const void *scale, size_t scale_bytes,
-                   lf_err *err)
+/* Rows without gaps are one. */
+static void arrive(lf_cuda *c, const uint8_t *to, const void *data, int64_t rows, int64_t bytes, int64_t step)
+{
+    lf_cuda_rows r = { (const char *)data, rows, (size_t)bytes, (size_t)step };
+    char *at = (char *)(uintptr_t)to;
+
+    if (bytes == step)
+        r = { r.data, 1, (size_t)(rows * bytes), (size_t)(rows * bytes) };
+    if (c->loader)
+        lf_cuda_load_rows(c, &r, at);
+    else
+        for (int64_t i = 0; i < r.rows; i++)
+            lf_cuda_put(&c->dev, at + (size_t)i * r.bytes, r.data + (size_t)i * r.step, r.bytes);
+}
+
+int lf_cuda_weight(lf_dev *d, lf_weight *w, int64_t file_cols, const void *data, size_t bytes, const void *scale,
+                   size_t scale_bytes, lf_err *err)
 {
     lf_cuda *c = lf_cuda_of(d);
+    lf_dtype type = w->dtype;
 
     if (lf_cuda_weight_place(c, w, bytes, scale_bytes, err))
         return -1;
-    if (c->loader) {
-        lf_cuda_load_bytes(c, data, (void *)(uintptr_t)w->data, bytes);
-        lf_cuda_load_bytes(c, scale, (void *)(uintptr_t)w->scale, scale_bytes);
-        return lf_cuda_weight_finish(c, w, err);
-    }
-    lf_cuda_put(d, (void *)(uintptr_t)w->data, data, bytes);
-    lf_cuda_put(d, (void *)(uintptr_t)w->scale, scale, scale_bytes);
+    arrive(c, w->data, data, w->all_rows, row_bytes(type, w->all_cols), row_bytes(type, file_cols));
+    arrive(c, w->scale, scale, scale_rows(type, w->all_rows), scale_row_bytes(type, w->all_cols),
+           scale_row_bytes(type, file_cols));
     return lf_cuda_weight_finish(c, w, err);
 }
 

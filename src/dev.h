@@ -41,7 +41,7 @@ typedef struct lf_weight {
                                               scales 1x32) */
     int64_t rows, cols;                    /* of this slice */
     int64_t row0, col0;                    /* where it begins in the whole */
-    int64_t all_rows, all_cols;            /* the whole tensor on the device */
+    int64_t all_rows, all_cols;            /* the whole, as the device has it: its rows, and from one to the next */
     const uint8_t *data, *scale;           /* device memory, of the whole; scale NULL when unquantised */
     const void *extra;                     /* what the device keeps beside it; its own, the same for every slice */
 } lf_weight;
@@ -245,13 +245,16 @@ typedef struct lf_dev_ops {
     int (*load)(lf_dev *d, const lf_dev_files *files, lf_err *err);
     int64_t (*left)(lf_dev *d);
 
-    /* Make the bytes of a tensor (mapped file memory) usable as w->data, w->scale; the CPU uses them in place. */
-    int (*weight)(lf_dev *d, lf_weight *w, const void *data, size_t bytes, const void *scale, size_t scale_bytes,
-                  lf_err *err);
+    /* Make a tensor (mapped file memory) usable as w->data, w->scale: all_rows rows of all_cols columns.  In the file a
+     * row has file_cols: data and scale point to the first that is wanted, on a block of scales (lf_inventory_block),
+     * bytes and scale_bytes are of what is wanted.  The CPU uses them in place, all_cols becomes file_cols; a GPU reads
+     * no other columns. */
+    int (*weight)(lf_dev *d, lf_weight *w, int64_t file_cols, const void *data, size_t bytes, const void *scale,
+                  size_t scale_bytes, lf_err *err);
 
-    /* The same with made-up values: those that synth.h gives the item's rows row0 .. row0 + w->all_rows - 1 (row0 a
-     * multiple of 128), stored this way. */
-    int (*made_up)(lf_dev *d, lf_weight *w, const lf_inventory_item *item, lf_storage store, int64_t row0,
+    /* The same with made-up values: those that synth.h gives the item's w->all_rows rows from at[0] on, their
+     * w->all_cols columns from at[1] on, as lf_synth_part has it. */
+    int (*made_up)(lf_dev *d, lf_weight *w, const lf_inventory_item *item, lf_storage store, const int64_t at[2],
                    uint64_t seed, lf_err *err);
 
     void (*gemm)(lf_dev *d, const lf_gemm *g);

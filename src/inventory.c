@@ -258,6 +258,12 @@ void lf_inventory_stored(const lf_inventory_item *item, lf_storage store, lf_dty
     }
 }
 
+void lf_inventory_block(lf_storage store, int64_t block[2])
+{
+    block[0] = store == LF_STORE_FP8 ? 128 : 1;
+    block[1] = store == LF_STORE_FP8 ? 128 : store == LF_STORE_FP4 ? 32 : 1;
+}
+
 int64_t lf_inventory_bytes(const lf_inventory_item *item, lf_storage store)
 {
     lf_dtype dtype;

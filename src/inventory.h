@@ -58,6 +58,8 @@ int lf_inventory_item_of(const lf_model *m, int layer, lf_role role, int expert,
 void lf_inventory_stored(const lf_inventory_item *item, lf_storage store, lf_dtype *dtype, int64_t shape[2],
                          int64_t scale_shape[2]);
 int64_t lf_inventory_bytes(const lf_inventory_item *item, lf_storage store);      /* both together */
+/* Rows and columns that share a scale: 128 and 128 (fp8), 1 and 32 (fp4), else 1 and 1. */
+void lf_inventory_block(lf_storage store, int64_t block[2]);
 
 typedef struct lf_inventory_found {
     lf_storage store;

@@ -15,11 +15,12 @@ typedef struct maker {
 } maker;
 
 /* A product of m rows with a matrix, once for each way it is stored; g has what is special, zeros are filled in.
- * rows > 0: with so many of its rows at a time; tp ranks have columns of wo_b. */
+ * rows > 0: with so many of its rows at a time. */
 static void product(maker *k, int layer, lf_role role, int64_t m, int64_t rows, lf_gemm g)
 {
     lf_dev_load *l = k->load;
     lf_inventory_item item;
+    int64_t at[2];
 
     if (lf_inventory_item_of(k->p->model, layer, role, 0, &item))
         return;
@@ -27,11 +28,9 @@ static void product(maker *k, int layer, lf_role role, int64_t m, int64_t rows, 
         lf_load_gemm one = { .g = g };
         if (!(k->w->stores[role] >> s & 1) || l->gemms == LF_LOAD_GEMMS)
             continue;
-        lf_weights_view(&one.w, &item, (lf_storage)s, k->p->model, k->g);
+        lf_weights_view(&one.w, at, &item, (lf_storage)s, k->p->model, k->g);
         if (rows)
             one.w.rows = rows;
-        if (role == LF_ROLE_WO_B)
-            one.w = lf_weight_cols(one.w, k->g->tp_rank * item.cols / k->g->tp, item.cols / k->g->tp);
         one.g.m = m;
         one.g.ldx = g.ldx ? g.ldx : one.w.cols;
         one.g.ldo = g.ldo ? g.ldo : one.w.rows;
@@ -75,10 +74,11 @@ static void expert_set(maker *k, lf_role w1, int experts, int64_t pairs, int64_t
             continue;
         for (int i = 0; i < 3; i++) {
             lf_inventory_item item;
+            int64_t at[2];
             unsigned stores = k->w->stores[w1 + i];
             int store = stores >> s & 1 ? s : __builtin_ctz(stores | 1u << LF_STORES);
             if (!lf_inventory_item_of(k->p->model, 0, w1 + i, 0, &item) && store < LF_STORES)
-                lf_weights_view(w[i], &item, (lf_storage)store, k->p->model, k->g);
+                lf_weights_view(w[i], at, &item, (lf_storage)store, k->p->model, k->g);
         }
         e->experts = experts;
         e->pairs = pairs;

@@ -109,7 +109,7 @@ static void place(lf_grid *g, int pcp_rank, int tp_rank)
     g->dp_rank = 0;
 }
 
-/* Experts are as many on every rank, so the weights differ over tp only, and what differs there is a few rows. */
+/* Experts are as many on every rank, so the weights differ over tp only, by a few rows or columns. */
 void lf_plan_grid_size(const lf_plan *p, lf_plan_grid *g)
 {
     lf_plan_grid one = { .grid = g->grid };

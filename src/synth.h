@@ -43,10 +43,16 @@ lf_synth_law lf_synth_law_of(const lf_inventory_item *item, uint64_t seed);
 /* Values [first, first + n) of a floating tensor, before it is rounded to the type it is stored in. */
 void lf_synth_values(const lf_inventory_item *item, uint64_t seed, int64_t first, int64_t n, float *out);
 
-/* Rows [row, row + rows) as stored; row is a multiple of 128.  weight gets those rows, scale those of its companion
- * (fp8: one row for each 128; may be NULL when there is none).  scratch holds min(rows, 128) * cols floats.
- * experts: n_routed_experts, for tid2eid. */
+/* Rows [row, row + rows) as stored; row is a multiple of 128 where it is fp8.  weight gets those rows, scale those of
+ * its companion (fp8: one row for each 128; may be NULL when there is none).  scratch holds min(rows, 128) * cols
+ * floats.  experts: n_routed_experts, for tid2eid. */
 void lf_synth_rows(const lf_inventory_item *item, lf_storage store, uint64_t seed, int experts, int64_t row,
                    int64_t rows, void *weight, uint8_t *scale, float *scratch);
+
+/* Of a floating tensor, rows [at[0], at[0] + size[0]), and of them columns [at[1], at[1] + size[1]): they begin on a
+ * block of scales (lf_inventory_block), and end on one or with the tensor.  scratch: min(size[0], 128) * size[1]
+ * floats. */
+void lf_synth_part(const lf_inventory_item *item, lf_storage store, uint64_t seed, const int64_t at[2],
+                   const int64_t size[2], void *weight, uint8_t *scale, float *scratch);
 
 #endif

@@ -174,21 +174,19 @@ static void round_bf16(const float *v, int64_t n, uint8_t *out)
     }
 }
 
-void lf_synth_rows(const lf_inventory_item *item, lf_storage store, uint64_t seed, int experts, int64_t row,
-                   int64_t rows, void *weight, uint8_t *scale, float *scratch)
+void lf_synth_part(const lf_inventory_item *item, lf_storage store, uint64_t seed, const int64_t at[2],
+                   const int64_t size[2], void *weight, uint8_t *scale, float *scratch)
 {
+    int64_t cols = size[1];
     uint8_t *w = weight;
 
-    if (store == LF_STORE_I64) {
-        fill_experts(item, seed, experts, row, rows, w);
-        return;
-    }
-    for (int64_t r = 0; r < rows; r += BLOCK) {
-        int64_t some = lf_min(BLOCK, rows - r), n = some * item->cols;
-        lf_synth_values(item, seed, (row + r) * item->cols, n, scratch);
+    for (int64_t r = 0; r < size[0]; r += BLOCK) {
+        int64_t some = lf_min(BLOCK, size[0] - r), n = some * cols;
+        for (int64_t i = 0; i < some; i++)
+            lf_synth_values(item, seed, (at[0] + r + i) * item->cols + at[1], cols, scratch + i * cols);
         if (store == LF_STORE_FP8) {
-            quantise_fp8(scratch, some, item->cols, w, scale);
-            scale += lf_ceil_div(item->cols, BLOCK);
+            quantise_fp8(scratch, some, cols, w, scale);
+            scale += lf_ceil_div(cols, BLOCK);
             w += n;
         } else if (store == LF_STORE_FP4) {
             quantise_fp4(scratch, n, w, scale);
@@ -202,4 +200,14 @@ void lf_synth_rows(const lf_inventory_item *item, lf_storage store, uint64_t see
             w += n * 2;
         }
     }
+}
+
+void lf_synth_rows(const lf_inventory_item *item, lf_storage store, uint64_t seed, int experts, int64_t row,
+                   int64_t rows, void *weight, uint8_t *scale, float *scratch)
+{
+    if (store == LF_STORE_I64)
+        fill_experts(item, seed, experts, row, rows, weight);
+    else
+        lf_synth_part(item, store, seed, (int64_t[2]){ row, 0 }, (int64_t[2]){ rows, item->cols }, weight, scale,
+                      scratch);
 }

@@ -131,36 +131,43 @@ static int numbers(loader *l, int layer, lf_role role)
     return bad;
 }
 
-/* From the checkpoint: the bytes of the rows that are kept, from the item's row `first` on. */
+/* From the checkpoint: the bytes of what is kept. */
 static int stored(loader *l, lf_weight *w, const lf_inventory_item *item)
 {
+    lf_inventory_item part = *item;
     lf_inventory_found f;
+    int64_t at[2], block[2], shape[2], scales[2];
     const void *data, *scale = NULL;
 
     if (lf_inventory_find(l->c, item, &f, l->err) || lf_checkpoint_data(l->c, f.weight, &data, l->err) ||
         (f.scale && lf_checkpoint_data(l->c, f.scale, &scale, l->err)))
         return -1;
-    int64_t first = lf_weights_view(w, item, f.store, l->m, l->g), per = f.store == LF_STORE_FP8 ? 128 : 1;
+    lf_weights_view(w, at, item, f.store, l->m, l->g);
+    part.rows = w->all_rows;
+    part.cols = w->all_cols;
+    lf_inventory_block(f.store, block);
+    lf_inventory_stored(&part, f.store, &w->dtype, shape, scales);
     size_t row = f.weight->bytes / (size_t)item->rows;
-    size_t scale_row = f.scale ? f.scale->bytes / (size_t)f.scale->shape[0] : 0;       /* of `per` rows */
-    size_t bytes = (size_t)w->all_rows * row, scales = (size_t)lf_ceil_div(w->all_rows, per) * scale_row;
-    data = (const char *)data + (size_t)first * row;
-    scale = scale ? (const char *)scale + (size_t)(first / per) * scale_row : NULL;
-    if (l->d->ops->weight(l->d, w, data, bytes, scale, scales, l->err))
+    size_t bytes = (size_t)(shape[0] * shape[1]) * lf_dtype_bytes(w->dtype), more = (size_t)(scales[0] * scales[1]);
+    data = (const char *)data + (size_t)at[0] * row + (size_t)at[1] * row / (size_t)item->cols;
+    if (scale)
+        scale = (const char *)scale + at[0] / block[0] * f.scale->shape[1] + at[1] / block[1];
+    if (l->d->ops->weight(l->d, w, item->cols, data, bytes, scale, more, l->err))
         return -1;
     if (w->data != data)
-        l->w->read += (int64_t)(bytes + scales);
+        l->w->read += (int64_t)(bytes + more);
     return 0;
 }
 
 static int made_up(loader *l, lf_weight *w, const lf_inventory_item *item)
 {
-    int64_t first = lf_weights_view(w, item, item->released, l->m, l->g);
+    int64_t at[2];
 
-    return l->d->ops->made_up(l->d, w, item, item->released, first, l->seed, l->err);
+    lf_weights_view(w, at, item, item->released, l->m, l->g);
+    return l->d->ops->made_up(l->d, w, item, item->released, at, l->seed, l->err);
 }
 
-/* This rank's rows (lf_weights_view). */
+/* This rank's rows and columns (lf_weights_view). */
 static int matrix_of(loader *l, lf_weight *w, int layer, lf_role role, int expert)
 {
     lf_inventory_item item;
@@ -197,7 +204,7 @@ static int compressor(loader *l, lf_compressor *c, int layer, lf_role ape)
 
 static int attention(loader *l, lf_layer *y, int layer)
 {
-    int64_t heads = l->w->heads, o = l->w->groups * l->m->o_rank;
+    int64_t heads = l->w->heads;
 
     if (matrix(l, &y->wq_a, layer, LF_ROLE_WQ_A) || vector(l, &y->q_norm, layer, LF_ROLE_Q_NORM) ||
         matrix(l, &y->wq_b, layer, LF_ROLE_WQ_B) || matrix(l, &y->wkv, layer, LF_ROLE_WKV) ||
@@ -206,7 +213,6 @@ static int attention(loader *l, lf_layer *y, int layer)
         matrix(l, &y->wo_b, layer, LF_ROLE_WO_B))
         return -1;
     y->sink += l->g->tp_rank * heads;
-    y->wo_b = lf_weight_cols(y->wo_b, l->g->tp_rank * o, o);
     if (y->kind != LF_SWA && compressor(l, &y->main, layer, LF_ROLE_COMP_APE))
         return -1;
     if (y->kind != LF_C4)

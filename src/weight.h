@@ -22,7 +22,7 @@ typedef struct lf_layer {
     lf_kind kind;
     lf_hc hc_attn, hc_ffn;
     float *attn_norm, *ffn_norm;
-    lf_weight wq_a, wq_b, wkv, wo_a, wo_b;             /* wq_b, wo_a, wo_b: this tp rank's heads and groups */
+    lf_weight wq_a, wq_b, wkv, wo_a, wo_b;             /* wq_b, wo_a, wo_b: of this tp rank's heads and groups */
     float *q_norm, *kv_norm, *sink;                    /* sink: [heads of this rank] */
     lf_compressor main, index;
     lf_weight index_wq_b, index_proj;
@@ -70,10 +70,10 @@ int64_t lf_weights_share(const lf_inventory_item *item, lf_storage store, const 
 int64_t lf_weights_on_gpu(const lf_inventory_item *item, lf_storage store, const lf_model *m, const lf_grid *g,
                           int *matrix);
 
-/* A matrix as it is loaded: *w has all but memory, its rows those of this rank.  Where these are whole blocks of scales
- * only they are kept, otherwise the whole is.  Returns the item's row that is kept first, a multiple of 128. */
-int64_t lf_weights_view(lf_weight *w, const lf_inventory_item *item, lf_storage store, const lf_model *m,
-                        const lf_grid *g);
+/* A matrix as it is loaded: *w has all but memory, its rows and columns those of this rank.  Kept (all_rows, all_cols)
+ * are the blocks of scales that these lie in, from the item's row at[0] and column at[1] on. */
+void lf_weights_view(lf_weight *w, int64_t at[2], const lf_inventory_item *item, lf_storage store, const lf_model *m,
+                     const lf_grid *g);
 
 /* stores[LF_ROLES] of lf_weights, and the bytes of all matrices on a GPU. */
 int lf_weights_survey(unsigned *stores, int64_t *bytes, const lf_model *m, const lf_checkpoint *c, const lf_grid *g,

@@ -11,26 +11,44 @@ static int is_matrix(const lf_inventory_item *item)
            item->role != LF_ROLE_TID2EID;
 }
 
-/* The rows that a tp rank computes with; *row0: the first. */
-static int64_t own_rows(const lf_inventory_item *item, const lf_model *m, const lf_grid *g, int64_t *row0)
-{
-    int64_t each = item->rows / g->tp;
+/* Rows, or columns. */
+typedef struct stretch {
+    int64_t at, n;
+} stretch;
 
-    *row0 = 0;
+static stretch of_tp(int64_t all, const lf_grid *g)
+{
+    return (stretch){ g->tp_rank * (all / g->tp), all / g->tp };
+}
+
+/* What a tp rank computes with. */
+static void own(stretch *rows, stretch *cols, const lf_inventory_item *item, const lf_model *m, const lf_grid *g)
+{
+    *rows = (stretch){ 0, item->rows };
+    *cols = (stretch){ 0, item->cols };
     if (item->role == LF_ROLE_HEAD) {
-        *row0 = lf_vocab_at(m, g->tp, g->tp_rank);
-        return lf_vocab_at(m, g->tp, g->tp_rank + 1) - *row0;
+        rows->at = lf_vocab_at(m, g->tp, g->tp_rank);
+        rows->n = lf_vocab_at(m, g->tp, g->tp_rank + 1) - rows->at;
+    } else if (item->role == LF_ROLE_WQ_B || item->role == LF_ROLE_WO_A) {
+        *rows = of_tp(item->rows, g);
+    } else if (item->role == LF_ROLE_WO_B) {
+        *cols = of_tp(item->cols, g);
     }
-    if (item->role != LF_ROLE_WQ_B && item->role != LF_ROLE_WO_A)
-        return item->rows;
-    *row0 = g->tp_rank * each;
-    return each;
+}
+
+/* A scale is that of a whole block's values: what begins or ends inside of one keeps all of it. */
+static stretch whole_blocks(stretch s, int64_t block, int64_t all)
+{
+    int64_t at = s.at / block * block;
+
+    return (stretch){ at, lf_min(lf_round_up(s.at + s.n, block), all) - at };
 }
 
 int64_t lf_weights_share(const lf_inventory_item *item, lf_storage store, const lf_model *m, const lf_grid *g,
                          int *matrix)
 {
     lf_inventory_item part = *item;
+    int64_t at[2];
     lf_weight w;
 
     *matrix = is_matrix(item);
@@ -38,33 +56,37 @@ int64_t lf_weights_share(const lf_inventory_item *item, lf_storage store, const 
         return 0;
     if (!*matrix)
         return item->rows * item->cols * (item->role == LF_ROLE_TID2EID ? 8 : 4);
-    lf_weights_view(&w, item, store, m, g);
+    lf_weights_view(&w, at, item, store, m, g);
     part.rows = w.all_rows;
+    part.cols = w.all_cols;
     return lf_inventory_bytes(&part, store);
 }
 
-int64_t lf_weights_view(lf_weight *w, const lf_inventory_item *item, lf_storage store, const lf_model *m,
-                        const lf_grid *g)
+void lf_weights_view(lf_weight *w, int64_t at[2], const lf_inventory_item *item, lf_storage store, const lf_model *m,
+                     const lf_grid *g)
 {
-    int64_t row0, rows = own_rows(item, m, g, &row0), shape[2], scale[2];
-    int apart = row0 % 128 == 0 && rows % 128 == 0;    /* whole blocks of scales, else the whole */
-    int64_t all = apart ? rows : item->rows;
+    int64_t block[2], shape[2], scale[2];
+    stretch rows, cols;
 
-    *w = (lf_weight){ .rows = rows, .cols = item->cols, .row0 = apart ? 0 : row0, .all_rows = all,
-                      .all_cols = item->cols };
+    own(&rows, &cols, item, m, g);
+    lf_inventory_block(store, block);
+    stretch r = whole_blocks(rows, block[0], item->rows), c = whole_blocks(cols, block[1], item->cols);
+    *w = (lf_weight){ .rows = rows.n, .cols = cols.n, .row0 = rows.at - r.at, .col0 = cols.at - c.at,
+                      .all_rows = r.n, .all_cols = c.n };
     lf_inventory_stored(item, store, &w->dtype, shape, scale);
-    return apart ? row0 : 0;
+    at[0] = r.at;
+    at[1] = c.at;
 }
 
 int64_t lf_weights_on_gpu(const lf_inventory_item *item, lf_storage store, const lf_model *m, const lf_grid *g,
                           int *matrix)
 {
-    int64_t bytes = lf_weights_share(item, store, m, g, matrix);
+    int64_t bytes = lf_weights_share(item, store, m, g, matrix), at[2];
     lf_weight w;
 
     if (!*matrix || bytes == 0)
         return lf_round_up(bytes, LF_CUDA_GRAIN);
-    lf_weights_view(&w, item, store, m, g);
+    lf_weights_view(&w, at, item, store, m, g);
     return lf_cuda_weight_bytes(w.dtype, w.all_rows, w.all_cols);
 }
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Weights without a checkpoint on the GPU: the bytes that synth writes, of a whole tensor and of slices of it, however
- * it is stored.
+ * Weights without a checkpoint on the GPU: the bytes that synth writes, of a whole tensor and of slices of its rows and
+ * columns, however it is stored.
  */
 #include "gpu_pair.h"
 
@@ -9,7 +9,12 @@
 
 enum { ROWS = 700 };
 
-static const struct slice { int64_t row0, rows; } slices[] = { { 0, ROWS }, { 0, 128 }, { 128, 256 }, { 640, 60 } };
+/* cols 0: all of them.  A tensor has those slices that begin and end as its scales' blocks do. */
+static const struct slice { int64_t row0, rows, col0, cols; } slices[] = {
+    { 0, ROWS, 0, 0 },     { 0, 128, 0, 0 },      { 128, 256, 0, 0 },    { 640, 60, 0, 0 },
+    { 0, ROWS, 128, 128 }, { 0, ROWS, 256, 160 }, { 128, 256, 0, 128 },  { 37, 200, 0, 0 },
+    { 0, ROWS, 32, 64 },   { 37, 600, 64, 32 },   { 37, 600, 128, 288 }, { 5, 301, 7, 51 },
+};
 
 typedef struct tensor {
     lf_inventory_item item;
@@ -36,29 +41,49 @@ static tensor tensor_new(pair *p, lf_role role, const char *name, lf_storage sto
     return t;
 }
 
-static int same(pair *p, const void *device, const uint8_t *want, int64_t bytes)
+/* Rows of `bytes` without gaps on the device, `step` apart in what is wanted. */
+static int same(pair *p, const void *device, const uint8_t *want, int64_t rows, int64_t bytes, int64_t step)
 {
     lf_dev *d = p->dev[PAIR_GPU];
-    uint8_t *got = lf_alloc((size_t)bytes + 1);
+    uint8_t *got = lf_alloc((size_t)(rows * bytes) + 1);
+    int equal = 1;
 
-    d->ops->get(d, got, device, (size_t)bytes);
-    int equal = memcmp(got, want, (size_t)bytes) == 0;
+    d->ops->get(d, got, device, (size_t)(rows * bytes));
+    for (int64_t i = 0; i < rows; i++)
+        equal = equal && memcmp(got + i * bytes, want + i * step, (size_t)bytes) == 0;
     free(got);
     return equal;
 }
 
-static void one_slice(pair *p, const tensor *t, const struct slice *s)
+static int on_blocks(const tensor *t, const struct slice *s)
+{
+    int64_t block[2], row1 = s->row0 + s->rows, col1 = s->col0 + s->cols;
+
+    lf_inventory_block(t->store, block);
+    return s->row0 % block[0] == 0 && (row1 % block[0] == 0 || row1 == ROWS) && s->col0 % block[1] == 0 &&
+           (col1 % block[1] == 0 || col1 == t->item.cols) && col1 <= t->item.cols;
+}
+
+static void one_slice(pair *p, const tensor *t, struct slice s)
 {
     lf_dev *d = p->dev[PAIR_GPU];
-    lf_weight w = { .rows = s->rows, .cols = t->item.cols, .all_rows = s->rows, .all_cols = t->item.cols };
-    int64_t scales = lf_ceil_div(s->rows, t->per) * t->scale_row;
+    int64_t block[2], at[2] = { s.row0, s.col0 }, all = t->item.cols;
     lf_err err = { "" };
 
-    int bad = d->ops->made_up(d, &w, &t->item, t->store, s->row0, 7, &err);
-    TAP_CHECK(!bad && same(p, w.data, t->data + s->row0 * t->row, s->rows * t->row) &&
-              (scales == 0 || same(p, w.scale, t->scale + s->row0 / t->per * t->scale_row, scales)),
-              "%s, %lld columns, rows %lld to %lld: the bytes of synth %s", lf_dtype_name(w.dtype),
-              (long long)t->item.cols, (long long)s->row0, (long long)(s->row0 + s->rows - 1), err.text);
+    s.cols = s.cols ? s.cols : all;
+    if (!on_blocks(t, &s))
+        return;
+    lf_inventory_block(t->store, block);
+    lf_weight w = { .rows = s.rows, .cols = s.cols, .all_rows = s.rows, .all_cols = s.cols };
+    int64_t scale_rows = lf_ceil_div(s.rows, t->per), scale_cols = lf_ceil_div(s.cols, block[1]);
+    int bad = d->ops->made_up(d, &w, &t->item, t->store, at, 7, &err);
+    TAP_CHECK(!bad && same(p, w.data, t->data + s.row0 * t->row + s.col0 * t->row / all, s.rows, s.cols * t->row / all,
+                           t->row) &&
+              (t->scale_row == 0 || same(p, w.scale, t->scale + s.row0 / t->per * t->scale_row + s.col0 / block[1],
+                                         scale_rows, scale_cols, t->scale_row)),
+              "%s, %lld columns, rows %lld to %lld, columns %lld to %lld: the bytes of synth %s",
+              lf_dtype_name(w.dtype), (long long)all, (long long)s.row0, (long long)(s.row0 + s.rows - 1),
+              (long long)s.col0, (long long)(s.col0 + s.cols - 1), err.text);
 }
 
 int main(void)
@@ -76,7 +101,7 @@ int main(void)
             lf_role role = wide ? LF_ROLE_W2 : LF_ROLE_WQ_B;
             tensor t = tensor_new(&p, role, "layers.3.a.weight", stores[i], wide ? 416 : 96);
             for (size_t k = 0; k < sizeof slices / sizeof *slices; k++)
-                one_slice(&p, &t, &slices[k]);
+                one_slice(&p, &t, slices[k]);
         }
     TAP_CHECK(p.dev[PAIR_GPU]->ops->sync(p.dev[PAIR_GPU], &err) == 0, "nothing went wrong %s", err.text);
     pair_close(&p);

@@ -277,8 +277,8 @@ static inline int g_place(g_run *r, lf_weight w, const uint8_t *data, const uint
     for (int side = 0; side < 2; side++) {
         lf_dev *d = side ? r->gpu : r->cpu[0];
         r->weight[r->weights][side] = w;
-        if (d->ops->weight(d, &r->weight[r->weights][side], data, g_weight_bytes(&w), scale, g_weight_scales(&w),
-                           &err) != 0)
+        if (d->ops->weight(d, &r->weight[r->weights][side], w.all_cols, data, g_weight_bytes(&w), scale,
+                           g_weight_scales(&w), &err) != 0)
             g_die("weight", err.text);
     }
     return r->weights++;

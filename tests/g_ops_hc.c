@@ -20,7 +20,7 @@ static lf_hc weights(g_run *r, lf_dev *d)
                          .all_cols = all } };
     lf_err err;
 
-    if (d->ops->weight(d, &hc.fn, r->in[1], (size_t)(r->opt[0] * all) * (r->opt[2] ? 2 : 4), NULL, 0, &err) != 0)
+    if (d->ops->weight(d, &hc.fn, all, r->in[1], (size_t)(r->opt[0] * all) * (r->opt[2] ? 2 : 4), NULL, 0, &err) != 0)
         g_die("weight", err.text);
     hc.scale = g_put(r, d, r->in[2], 12);
     hc.base = g_put(r, d, r->in[3], (size_t)r->opt[0] * 4);
@@ -64,7 +64,7 @@ static void embed(g_run *r, lf_dev *d, int64_t first, int64_t m, float *out)
     lf_act *x = g_new_act(r, d, m * n * hidden);
     lf_err err;
 
-    if (d->ops->weight(d, &w, r->in[0], (size_t)(vocab * hidden) * 2, NULL, 0, &err) != 0)
+    if (d->ops->weight(d, &w, hidden, r->in[0], (size_t)(vocab * hidden) * 2, NULL, 0, &err) != 0)
         g_die("weight", err.text);
     d->ops->embed(d, x, g_put(r, d, (const uint32_t *)r->in[1] + first, (size_t)m * 4), m, &w);
     g_get_act(d, out, x, m * n * hidden);

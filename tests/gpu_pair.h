@@ -190,7 +190,7 @@ static inline void pair_weight_put(pair *p, pair_weight *w, lf_dtype type, int64
 
     for (int s = 0; s < PAIR_SIDES; s++) {
         w->side[s] = (lf_weight){ .dtype = type, .rows = rows, .cols = cols, .all_rows = rows, .all_cols = cols };
-        if (p->dev[s]->ops->weight(p->dev[s], &w->side[s], w->data, pair_bytes(type, rows, cols), w->scale,
+        if (p->dev[s]->ops->weight(p->dev[s], &w->side[s], cols, w->data, pair_bytes(type, rows, cols), w->scale,
                                    (size_t)pair_scales(type, rows, cols), &err))
             pair_die("weight", err.text);
     }

@@ -273,7 +273,7 @@ static inline lf_weight ops_weight(ops_run *r, const char *field, int64_t kind)
         scale = (uint8_t *)ops_host(r, scale_bytes + 1) + 1;
         memcpy(scale, s->data, scale_bytes);
     }
-    if (r->dev->ops->weight(r->dev, &w, data, bytes, scale, scale_bytes, &err) != 0)
+    if (r->dev->ops->weight(r->dev, &w, w.all_cols, data, bytes, scale, scale_bytes, &err) != 0)
         ops_die("weight", err.text);
     return w;
 }

@@ -5,6 +5,7 @@
  */
 #include "tap.h"
 #include "plan_fit.h"
+#include "dev_cuda_plan.h"
 #include "synth.h"
 
 #include <stdlib.h>
@@ -18,15 +19,15 @@ static int64_t left(lf_dev *d)
     return room;
 }
 
-static lf_model flash(void)
+static lf_model released(const char *preset)
 {
-    lf_synth_options o = { .preset = "flash" };
+    lf_synth_options o = { .preset = preset };
     lf_model m = { 0 };
     lf_err err = { "" };
     char *text = NULL;
 
     TAP_CHECK(!lf_synth_config(&o, &text, &err) && !lf_model_parse(&m, text, strlen(text), "config.json", &err),
-              "the released geometry %s", err.text);
+              "the released geometry of %s %s", preset, err.text);
     free(text);
     return m;
 }
@@ -41,6 +42,46 @@ static void question(lf_plan *p, const lf_model *m, int64_t length, int64_t memo
     p->made_up = 1;
     p->length = length;
     p->memory = memory;
+}
+
+/* wq_b, wo_a and wo_b of all layers, on one GPU. */
+static int64_t split_bytes(const lf_model *m)
+{
+    int64_t n = 0;
+
+    for (int i = 0; i < m->layers; i++)
+        for (int k = 0; k < 3; k++) {
+            static const lf_role roles[] = { LF_ROLE_WQ_B, LF_ROLE_WO_A, LF_ROLE_WO_B };
+            lf_inventory_item item;
+            if (!lf_inventory_item_of(m, i, roles[k], 0, &item))
+                n += lf_cuda_weight_bytes(LF_E4M3, item.rows, item.cols);
+        }
+    return n;
+}
+
+/* A tp rank has its part of what is split: of heads and groups, and of the head's rows.  Memory comes in pieces of 256
+ * bytes, three a matrix. */
+static void test_shares(void)
+{
+    lf_model m = released("pro");
+    int64_t split = split_bytes(&m), whole = 0, pieces = m.layers * 3 * 3 * LF_CUDA_WEIGHT_ALIGN;
+    lf_plan_grid g = { 0 };
+    lf_err err = { "" };
+    lf_plan p;
+
+    question(&p, &m, 1 << 17, 0);
+    for (int tp = 1; tp <= 8; tp *= 2) {
+        TAP_CHECK(!lf_grid_make(&g.grid, &m, tp, tp - 1, 1, 1, tp, &err), "the last of %d ranks %s", tp, err.text);
+        lf_plan_weights_size(&p, &g);
+        int64_t attention = g.group[LF_PLAN_ATTENTION], head = g.group[LF_PLAN_HEAD];
+        whole = tp == 1 ? attention : whole;
+        int64_t over = attention - (whole - split + split / tp);
+        TAP_CHECK(head == m.vocab / tp * m.hidden * 2, "tp %d: a rank has %lld bytes of the head", tp, (long long)head);
+        TAP_CHECK(split > 0 && over >= 0 && over < pieces, "  and %lld of attention's %lld, of which %lld are split",
+                  (long long)attention, (long long)whole, (long long)split);
+    }
+    lf_plan_free(&p);
+    lf_model_free(&m);
 }
 
 /* Every grid of every number of ranks, from one on. */
@@ -104,8 +145,9 @@ static void test_refused(const lf_model *m, int world, int64_t tokens, const cha
 
 int main(void)
 {
-    lf_model m = flash();
+    lf_model m = released("flash");
 
+    test_shares();
     test_smallest(&m);
     room = 139ll << 30;
     test_refused(&m, 1, 1 << 20, "2 ranks fit as 1 x 2 x 1 with ");

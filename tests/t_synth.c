@@ -177,6 +177,40 @@ static void check_fp8(void)
               "rows can be made alone");
 }
 
+/* Columns of what is stored as `store`, from row at[0], column at[1] on, against the whole's. */
+static int part_of(lf_storage store, int64_t row0, int64_t rows, int64_t col0, int64_t cols)
+{
+    enum { ROWS = 200, COLS = 416 };
+    lf_inventory_item item = { .name = "x.weight", .role = LF_ROLE_WO_B, .ndim = 2, .rows = ROWS, .cols = COLS };
+    static uint8_t whole[4 * ROWS * COLS], part[4 * ROWS * COLS], all_scales[ROWS * COLS], scales[ROWS * COLS];
+    static float scratch[128 * COLS];
+    int64_t at[2] = { row0, col0 }, size[2] = { rows, cols }, block[2], shape[2], scale[2];
+    lf_dtype type;
+    int same = 1;
+
+    lf_inventory_block(store, block);
+    lf_inventory_stored(&item, store, &type, shape, scale);
+    lf_synth_rows(&item, store, 3, 0, 0, ROWS, whole, all_scales, scratch);
+    lf_synth_part(&item, store, 3, at, size, part, scales, scratch);
+    int64_t row = shape[1] * (int64_t)lf_dtype_bytes(type), some = row * cols / COLS, first = row * col0 / COLS;
+    for (int64_t r = 0; r < rows; r++)
+        same = same && memcmp(part + r * some, whole + (row0 + r) * row + first, (size_t)some) == 0;
+    int64_t groups = scale[1] ? lf_ceil_div(cols, block[1]) : 0;
+    for (int64_t r = 0; r < lf_ceil_div(rows, block[0]); r++)
+        same = same && memcmp(scales + r * groups, all_scales + (row0 / block[0] + r) * scale[1] + col0 / block[1],
+                              (size_t)groups) == 0;
+    return same;
+}
+
+static void check_parts(void)
+{
+    TAP_CHECK(part_of(LF_STORE_FP8, 0, 200, 128, 128) && part_of(LF_STORE_FP8, 128, 72, 256, 160),
+              "columns of fp8 are those of the whole, scales too");
+    TAP_CHECK(part_of(LF_STORE_FP4, 0, 200, 32, 64) && part_of(LF_STORE_FP4, 5, 190, 352, 64), "so are those of fp4");
+    TAP_CHECK(part_of(LF_STORE_BF16, 5, 190, 7, 51) && part_of(LF_STORE_F32, 131, 69, 1, 415),
+              "and of bf16 and float32");
+}
+
 static void check_fp4(void)
 {
     enum { ROWS = 5, COLS = 96 };
@@ -381,6 +415,7 @@ int main(void)
     check_bad_settings();
     check_values();
     check_fp8();
+    check_parts();
     check_fp4();
     check_experts();
     check_files();

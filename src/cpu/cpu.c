@@ -170,13 +170,14 @@ static void cpu_at(lf_dev *d, int layer, int tile)
     (void)tile;
 }
 
-static int cpu_weight(lf_dev *d, lf_weight *w, const void *data, size_t bytes, const void *scale, size_t scale_bytes,
-                      lf_err *err)
+static int cpu_weight(lf_dev *d, lf_weight *w, int64_t file_cols, const void *data, size_t bytes, const void *scale,
+                      size_t scale_bytes, lf_err *err)
 {
     (void)d;
     (void)bytes;
     (void)scale_bytes;
     (void)err;
+    w->all_cols = file_cols;
     w->data = data;
     w->scale = scale;
     return 0;

@@ -76,7 +76,7 @@ void lf_cpu_angles(float *cos_sin, const lf_rope *rope, int64_t pos);           
 void lf_cpu_rotate_row(const lf_cpu *c, float *x, int64_t width, const float *cos_sin, int rope_dim, int inverse);
 
 /* The operations, one file a concept. */
-int lf_cpu_made_up(lf_dev *d, lf_weight *w, const lf_inventory_item *item, lf_storage store, int64_t row0,
+int lf_cpu_made_up(lf_dev *d, lf_weight *w, const lf_inventory_item *item, lf_storage store, const int64_t at[2],
                    uint64_t seed, lf_err *err);
 void lf_cpu_made_free(lf_cpu *c);
 void lf_cpu_gemm(lf_dev *d, const lf_gemm *g);

@@ -23,21 +23,22 @@ void lf_cpu_made_free(lf_cpu *c)
     free(c->made);
 }
 
-int lf_cpu_made_up(lf_dev *d, lf_weight *w, const lf_inventory_item *item, lf_storage store, int64_t row0,
+int lf_cpu_made_up(lf_dev *d, lf_weight *w, const lf_inventory_item *item, lf_storage store, const int64_t at[2],
                    uint64_t seed, lf_err *err)
 {
     lf_cpu *c = lf_cpu_of(d);
     lf_inventory_item part = *item;
-    int64_t shape[2], scales[2];
+    int64_t shape[2], scales[2], size[2] = { w->all_rows, w->all_cols };
     void *data, *scale = NULL;
 
-    part.rows = w->all_rows;
+    part.rows = size[0];
+    part.cols = size[1];
     lf_inventory_stored(&part, store, &w->dtype, shape, scales);
     if (made_take(c, &data, (size_t)(shape[0] * shape[1]) * lf_dtype_bytes(w->dtype), err) ||
         (scales[0] && made_take(c, &scale, (size_t)(scales[0] * scales[1]), err)))
         return -1;
-    float *scratch = lf_alloc(sizeof(float) * (size_t)(lf_min(128, part.rows) * item->cols));
-    lf_synth_rows(item, store, seed, d->model->experts, row0, part.rows, data, scale, scratch);
+    float *scratch = lf_alloc(sizeof(float) * (size_t)(lf_min(128, size[0]) * size[1]));
+    lf_synth_part(item, store, seed, at, size, data, scale, scratch);
     free(scratch);
     w->data = data;
     w->scale = scale;
