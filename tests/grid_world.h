@@ -256,13 +256,15 @@ static inline void compare_noise(const world *w, const char *name, const setting
             (i % LF_PARTS != LF_PART_SWA && i % LF_PARTS != LF_PART_COMPRESSED))
             continue;
         float *far = lf_alloc(4 * (size_t)(rows + 1)), *one = lf_alloc(4 * (size_t)(rows + 1));
+        float *room = lf_alloc(4 * (size_t)(rows + w->size));
         noise_of(far, got, s->exact, i);
         noise_of(one, alone, s->exact, i);
-        bad += lf_coll_sum(w->all, w->dev, far, rows, &err) != 0;
+        bad += lf_coll_sum(w->all, w->dev, far, rows, room, &err) != 0;
         for (int64_t r = 0; r + NOISE_ROWS <= rows; r += NOISE_ROWS, stretches++)
             most = fmax(most, (double)noise_median(far + r) / groups / (double)noise_median(one + r));
         free(far);
         free(one);
+        free(room);
     }
     if (w->rank == 0)
         printf("# %d stretches, at most %.3f times as far from the exact rows as those of one rank\n", stretches, most);
