@@ -50,7 +50,7 @@ done
 printf 'a\na\nb\nb\n' >"$dir/nodes"
 FAKE_LOG=$dir/log
 export FAKE_LOG PATH="$dir/bin:$PATH"
-unset SLURM_JOB_END_TIME SLURM_CPUS_PER_TASK SLURM_MPI_TYPE SLURM_RESTART_COUNT LONGFILL OPTIONS RANKS MPIRUN
+unset SLURM_JOB_END_TIME SLURM_GPUS_PER_NODE SLURM_CPUS_PER_TASK SLURM_MPI_TYPE SLURM_RESTART_COUNT LONGFILL OPTIONS RANKS MPIRUN
 
 start() {                                    # start STATUS VAR=value... SCRIPT ARGS: runs, true if it exits with STATUS
     want=$1
@@ -87,7 +87,16 @@ check "slurm: gives up after 50 restarts" start 1 SLURM_JOB_ID=12 SLURM_RESTART_
 check "slurm: without a requeue" calls scontrol 0
 check "slurm: knows its time limit" start 0 SLURM_JOB_ID=12 SLURM_JOB_END_TIME=$(($(date +%s) + 1300)) $slurm
 check "slurm: and keeps a margin of 300 s" starts "-o out --max-seconds \(99[0-9]\|1000\)$"
+check "slurm: but not against the user's" start 0 SLURM_JOB_ID=12 SLURM_JOB_END_TIME=$(($(date +%s) + 1300)) \
+    SLURM_GPUS_PER_NODE=8 $slurm --pcp 8 --max-seconds 60
+check "slurm: and GPUs asked for are used" starts "longfill $run --device cuda --pcp 8 --max-seconds 60$"
+check "slurm: unless the user says otherwise" start 0 SLURM_JOB_ID=12 SLURM_GPUS_PER_NODE=8 $slurm --device=cpu
+check "slurm: one --device" starts "longfill $run --device=cpu$"
 check "slurm: usage" start 2 bash "$jobs/slurm" model
+for name in slurm slurm-array mpirun; do
+    check "$name: the usage has a grid, and plan" start 2 bash "$jobs/$name"
+    check "$name: both" sh -c "grep -q 'OUTPUT --pcp [28] ' '$dir/stdout' && grep -q '^first: longfill plan ' '$dir/stdout'"
+done
 
 signalled() {                                # signalled SIGNAL STATUS env VAR=value... SCRIPT: once the launcher is up
     sig=$1 want=$2
@@ -128,7 +137,11 @@ vars="MODEL=$dir/model INPUT=in.jsonl OUTPUT=out"
 pbs="$vars PBS_NODEFILE=$dir/nodes PBS_JOBID=5.srv PBS_O_WORKDIR=$dir NCPUS=8 bash $jobs/pbs"
 check "pbs: done" start 0 $pbs
 check "pbs: a rank per slot" logged "mpirun -n 4 --hostfile $dir/nodes --bind-to none -x HDF5_USE_FILE_LOCKING \
--x OMP_NUM_THREADS=8 longfill $run --max-seconds 14100"
+-x OMP_NUM_THREADS=4 longfill $run --device cuda --max-seconds 14100"
+check "pbs: options" start 0 OPTIONS="--device cpu --max-seconds=60 --pcp 2" $pbs
+check "pbs: none against the user's" starts "longfill $run --device cpu --max-seconds=60 --pcp 2$"
+check "pbs: without a model it says how" start 1 PBS_NODEFILE="$dir/nodes" bash "$jobs/pbs"
+check "pbs: with a grid" grep -q "OPTIONS=--pcp=8 pbs" "$dir/stdout"
 check "pbs: stopped early" start 75 FAKE_RC=75 $pbs
 check "pbs: submits itself again" logged \
     "qsub -W depend=afterany:5.srv -v MODEL,INPUT,OUTPUT,OPTIONS,LONGFILL,RESTARTS $jobs/pbs"
@@ -139,7 +152,9 @@ check "pbs: through mpirun" logged "mpirun USR1"
 lsf="$vars LSB_DJOB_HOSTFILE=$dir/nodes bash $jobs/lsf"
 check "lsf: stopped early leaves 75 to LSF" start 75 FAKE_RC=75 OMP_NUM_THREADS=3 OPTIONS=--logprobs $lsf
 check "lsf: a rank per slot, options passed on" logged "mpirun -n 4 --hostfile $dir/nodes --bind-to none \
--x HDF5_USE_FILE_LOCKING -x OMP_NUM_THREADS=3 longfill $run --max-seconds 14100 --logprobs"
+-x HDF5_USE_FILE_LOCKING -x OMP_NUM_THREADS=3 longfill $run --device cuda --max-seconds 14100 --logprobs"
+check "lsf: options" start 0 OPTIONS="--max-seconds 60" $lsf
+check "lsf: none against the user's" starts "longfill $run --device cuda --max-seconds 60$"
 check "lsf: its warning stops it early" signalled USR1 75 env $lsf
 check "lsf: requeues on 75" grep -qx '#BSUB -Q "75"' "$jobs/lsf"
 
@@ -150,7 +165,7 @@ check "mpirun: started so" logged "mpirun -n 5 --oversubscribe --bind-to none lo
 check "mpirun: USR1 stops it early" signalled USR1 75 $local
 check "mpirun: TERM ends it" signalled TERM 143 $local
 check "mpirun: one rank per GPU" start 0 PATH="$dir/hide:$PATH" $local
-check "mpirun: counted with nvidia-smi" starts "^mpirun -n 3 "
+check "mpirun: counted with nvidia-smi, and used" starts "^mpirun -n 3 .* longfill $run --device cuda$"
 check "container: docker runs it" start 0 PATH="$dir/hide:$PATH" ENGINE=docker RANKS=2 \
     bash "$jobs/container" run "$dir/model" "$dir/nodes" "$dir/cout" -q
 check "container: same paths inside" starts "^docker run .* -v $dir/model:$dir/model:ro .* longfill mpirun -n 2 .*\
