@@ -1,15 +1,32 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#ifdef HAVE_CONFIG_H
+#include "config.h"
+#endif
+
 #include "device.h"
 
 #include "dev_cuda.h"
+#include "log.h"
 
 #include <stdlib.h>
 #include <string.h>
 
+/* auto went without GPUs: a job that has some, on nodes whose driver fails, would take days.  A program that knows no
+ * GPUs says nothing. */
+static void say_cpu(const lf_err *why)
+{
+#ifdef LF_HAVE_CUDA
+    lf_progress("computing on the CPU: %s", why->text[0] ? why->text : "another rank has no usable GPU");
+    lf_progress_end();
+#else
+    (void)why;
+#endif
+}
+
 /* GPUs for all, or for none. */
 static int choose(lf_topo *t, int choice, int *gpus, int *use, lf_err *err)
 {
-    lf_err why;
+    lf_err why = { "" };
     int none = lf_cuda_devices(gpus, &why), missing, asked = choice == LF_DEVICE_CUDA;
 
     *use = 0;
@@ -20,6 +37,8 @@ static int choose(lf_topo *t, int choice, int *gpus, int *use, lf_err *err)
     if (asked ? lf_topo_agree(t->world, none, err) : lf_topo_any(t->world, none, &missing, err))
         return -1;
     *use = asked || !missing;
+    if (!*use)
+        say_cpu(&why);
     return 0;
 }
 

@@ -95,6 +95,7 @@ class Case:
         args = ["prefill"]
         for option, value in (("-m", self.model), ("-i", self.prompts), ("-o", self.out)):
             args += [option, value] if option not in self.args else []
+        args += ["--device", "cpu"] if "--device" not in self.args else []
         return subprocess.run(launch + [LONGFILL] + args + self.args, capture_output=True, env=ENV, timeout=60,
                               errors="replace", text=True, stdin=subprocess.DEVNULL)
 

@@ -10,7 +10,7 @@ export OMP_NUM_THREADS
 prefill() {                                  # prefill RANKS OUT ARGUMENT...
     ranks=$1 out=$dir/$2
     shift 2
-    $mpi -q -n "$ranks" "$longfill" prefill -m "$dir/model" -o "$out" "$@" >"$dir/out" 2>"$dir/err"
+    $mpi -q -n "$ranks" "$longfill" prefill -m "$dir/model" -o "$out" --device cpu "$@" >"$dir/out" 2>"$dir/err"
     code=$?
 }
 
@@ -352,6 +352,27 @@ OMP_NUM_THREADS=1 $alone "$longfill" prefill -m "$dir/wide" -i "$dir/long" -o "$
 code=$?
 [ $code -eq 0 ] && "$longfill" verify -q "$out"/kv/*.h5 >"$dir/out" 2>"$dir/err"
 result $? "index rows that are wider than the others have room"
+
+# ---- auto goes without GPUs where there are none, and says so where the program has their part
+auto() {                                     # auto RANKS ARGUMENT...
+    ranks=$1
+    shift
+    CUDA_VISIBLE_DEVICES='' $mpi -q -n "$ranks" "$longfill" prefill -m "$dir/model" -i "$dir/prompts" -o "$dir/auto" \
+        --overwrite "$@" >"$dir/out" 2>"$dir/err"
+    code=$?
+}
+auto 1 --device cuda
+[ $code -eq 2 ]
+result $? "a GPU that was asked for and is not there"
+expect=1
+grep -q "built without CUDA" "$dir/err" && expect=0
+auto 2
+[ $code -eq 0 ] && [ "$(wc -l <"$dir/err")" -eq $expect ] &&
+    [ "$(grep -c '^longfill: computing on the CPU: no .*GPU' "$dir/err")" -eq $expect ]
+result $? "auto says that it computes on the CPU: $expect line"
+auto 1 -q
+[ $code -eq 0 ] && [ ! -s "$dir/err" ]
+result $? "but not with -q"
 
 # ---- prompts that fail
 prefill 1 failing -i "$dir/prompts"

@@ -9,7 +9,7 @@ model=$data/tiny
 prefill() {                                  # prefill RANKS OUT ARGUMENT...
     ranks=$1 out=$dir/$2
     shift 2
-    $mpi -q -n "$ranks" "$longfill" prefill -m "$model" -o "$out" "$@" >"$dir/out" 2>"$dir/err" </dev/null
+    $mpi -q -n "$ranks" "$longfill" prefill -m "$model" -o "$out" --device cpu "$@" >"$dir/out" 2>"$dir/err" </dev/null
     code=$?
 }
 
