@@ -218,6 +218,9 @@ static int question(lf_plan *p, const lf_options *o, lf_err *err)
     if (p->length > m->max_positions)
         return lf_fail(err, "--length %lld: the model has %lld positions", (long long)p->length,
                        (long long)m->max_positions);
+    if (o->memory < 1 << 20)
+        return lf_fail(err, "--memory %lld: %lld bytes? %lldg is %lld GiB", (long long)o->memory, (long long)o->memory,
+                       (long long)o->memory, (long long)o->memory);
     p->ranks = (int)o->ranks;
     p->memory = o->memory;
     p->numerics = (lf_numerics)o->numerics;

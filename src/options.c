@@ -5,6 +5,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 static const lf_option_command *command_find(const char *name)
 {
@@ -21,7 +22,7 @@ const char *lf_options_command(int i)
 
 /* ---- values ---- */
 
-/* A decimal number with an optional k, m or g; the suffix is legal for LF_OPT_SIZE only. */
+/* A decimal number with an optional k, m or g (or KiB, MiB, GiB); these are legal for LF_OPT_SIZE only. */
 static int integer_parse(const char *text, int sized, int64_t *out)
 {
     static const char suffix[] = "kmg";
@@ -33,7 +34,7 @@ static int integer_parse(const char *text, int sized, int64_t *out)
         return -1;
     if (sized && *end) {
         const char *s = strchr(suffix, *end | 32);
-        if (!s || !*s || end[1] || __builtin_mul_overflow(v, 1LL << (10 * (s - suffix + 1)), &v))
+        if (!s || !*s || (end[1] && strcasecmp(end + 1, "ib")) || __builtin_mul_overflow(v, 1LL << (10 * (s - suffix + 1)), &v))
             return -1;
     } else if (*end) {
         return -1;
@@ -302,6 +303,8 @@ static int given_check(const lf_options *o, const lf_option_command *cmd, lf_err
     for (const lf_option_pair *p = lf_option_conflicts; p->a; p++)
         if (lf_options_given(o, p->a) && lf_options_given(o, p->b))
             return lf_fail(err, "--%s and --%s exclude each other", p->a, p->b);
+    if (cmd->bit == LF_CMD_PREFILL && lf_options_given(o, "seed") && o->weights != LF_WEIGHTS_DUMMY)
+        return lf_fail(err, "--seed is of made-up weights: give --weights dummy");
     return 0;
 }
 

@@ -105,6 +105,9 @@ result $? "config.json alone is planned as released"
 flash --grid 1x3x1
 [ $? -eq 2 ] && grep -q "does not divide" "$dir/err" && [ ! -s "$dir/out" ]
 result $? "a grid that does not divide the model is refused, as prefill does"
+flash --grid 1x2x1 --memory 80
+[ $? -eq 2 ] && grep -q "80 bytes? 80g is 80 GiB" "$dir/err" && [ ! -s "$dir/out" ]
+result $? "80 bytes are not meant"
 flash --grid 1x3
 [ $? -eq 2 ] && grep -q "is not a grid" "$dir/err"
 result $? "so is what is not a grid"

@@ -187,10 +187,16 @@ static void test_bench(void)
                   o.weights == LF_WEIGHTS_DUMMY && o.seed == 5,
               "prefill has bench's");
     lf_options_free(&o);
+    TAP_CHECK(!parse(&o, &l, "bench", "-m M --seed 5", &err) && o.seed == 5, "bench has a seed of its tokens");
+    lf_options_free(&o);
+    refused("prefill", "-m M -i I -o O --seed 1", "--seed is of made-up weights: give --weights dummy");
+    refused("prefill", "-m M -i I -o O --seed 1 --weights real", "--weights dummy");
     refused("bench", "-m M --weights bf16", "real|dummy");
     refused("synth", "--weights dummy D", "quant|bf16");
     refused("plan", "-m M --grid 1x1x1 --ranks 2", "exclude each other");
     TAP_CHECK(!lf_size_parse("128k", &v) && v == 131072 && !lf_size_parse("7", &v) && v == 7, "sizes by themselves");
+    TAP_CHECK(!lf_size_parse("80GiB", &v) && v == 80LL << 30 && !lf_size_parse("3mib", &v) && v == 3 << 20, "GiB");
+    TAP_CHECK(lf_size_parse("80GB", &v) && lf_size_parse("80iB", &v), "which are powers of 1024");
     TAP_CHECK(lf_size_parse("-1", &v) && lf_size_parse("", &v) && lf_size_parse("1x", &v) &&
                   lf_size_parse("99999999999g", &v),
               "and what is none");
