@@ -125,6 +125,10 @@ int lf_job_names(const lf_job *j, lf_err *err);
 /* On rank 0 only: the output directory is there and takes files, what an earlier run finished is marked in j->skip
  * and has its line in results.jsonl.  A dry run changes nothing. */
 int lf_job_output(lf_job *j, lf_err *err);
+/* Of the files of all prompts to do, without what HDF5 adds.  Not collective. */
+double lf_job_kv_bytes(const lf_job *j);
+/* Warns when the output's file system has less left than that.  Not collective. */
+void lf_job_space(const lf_job *j);
 
 /* ---- job_device.c ---- */
 

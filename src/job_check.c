@@ -223,5 +223,7 @@ int lf_job_check(lf_job *j, int *code, lf_err *err)
     if (share_all(j, err))
         return -1;
     lf_job_plan_make(&j->plan, &j->requests, j->skip, j->grid.dp);
+    if (j->rank == 0)
+        lf_job_space(j);
     return 0;
 }

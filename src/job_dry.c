@@ -33,15 +33,6 @@ static int need_gather(lf_job *j, need *all, lf_err *err)
     return 0;
 }
 
-static double kv_bytes(const lf_job *j)
-{
-    double sum = 0;
-
-    for (int64_t i = 0; i < j->plan.n; i++)
-        sum += lf_kv_bytes(&j->model, j->kv_dtype, j->requests.v[j->plan.order[i]].tokens);
-    return sum;
-}
-
 static void number_set(json_t *o, const char *key, int64_t value)
 {
     json_object_set_new(o, key, json_integer((json_int_t)value));
@@ -62,7 +53,7 @@ static void work_add(json_t *o, const lf_job *j)
     number_set(o, "tokens", j->plan.tokens);
     number_set(o, "longest", longest);
     number_set(o, "passes", j->plan.batches);
-    number_set(o, "kv_bytes", (int64_t)kv_bytes(j));
+    number_set(o, "kv_bytes", (int64_t)lf_job_kv_bytes(j));
 }
 
 static void device_add(json_t *o, const lf_job *j)

@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 int lf_job_names(const lf_job *j, lf_err *err)
@@ -116,8 +117,8 @@ static int results_complete(lf_job *j, lf_err *err)
 
 /* ---- the directory ---- */
 
-/* Without making it: it, or the nearest directory above that is there, has to take files. */
-static int directory_look(const char *out, lf_err *err)
+/* It, or the nearest directory above that is there; the caller's. */
+static char *directory_near(const char *out)
 {
     char *path = lf_strdup(out);
     struct stat st;
@@ -128,6 +129,36 @@ static int directory_look(const char *out, lf_err *err)
         if (slash == path)
             break;
     }
+    return path;
+}
+
+double lf_job_kv_bytes(const lf_job *j)
+{
+    double sum = 0;
+
+    for (int64_t i = 0; i < j->plan.n; i++)
+        sum += lf_kv_bytes(&j->model, j->kv_dtype, j->requests.v[j->plan.order[i]].tokens);
+    return sum;
+}
+
+void lf_job_space(const lf_job *j)
+{
+    char *path = directory_near(j->o->output), need[24], have[24];
+    double bytes = lf_job_kv_bytes(j);
+    struct statvfs v;
+    int known = !statvfs(path, &v) || (!strchr(path, '/') && !statvfs(".", &v));
+
+    if (known && bytes > (double)v.f_bavail * (double)v.f_frsize)
+        lf_warn("%s: the files need %s and the file system has %s left: the run ends when it is full", j->o->output,
+                lf_human_bytes(need, bytes), lf_human_bytes(have, (double)v.f_bavail * (double)v.f_frsize));
+    free(path);
+}
+
+/* Without making it: it has to take files. */
+static int directory_look(const char *out, lf_err *err)
+{
+    char *path = directory_near(out);
+    struct stat st;
     int there = stat(path, &st) == 0;
     const char *of = there || strchr(path, '/') ? path : ".";
     int bad = there && !S_ISDIR(st.st_mode) ? lf_fail(err, "cannot use %s: %s is not a directory", out, of)

@@ -7,8 +7,10 @@
 #include "kvindex.h"
 #include "kvshare.h"
 
+#include <errno.h>
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 #ifndef PACKAGE_VERSION
 #define PACKAGE_VERSION "0"
@@ -199,9 +201,29 @@ static void record_add(lf_job *j, const lf_job_file *f, const lf_written *w, con
     pthread_mutex_unlock(&j->lock);
 }
 
+/* Of ranks and threads only the text of an error gets here. */
+static int disk_full(const char *why)
+{
+    return strstr(why, strerror(ENOSPC)) || strstr(why, strerror(EDQUOT));
+}
+
+/* No fault of the prompt, and the next one would meet the same: it stays undone, and the run ends. */
+static void end_full(lf_job *j, const char *why)
+{
+    pthread_mutex_lock(&j->lock);
+    if (!j->broken.text[0])
+        lf_fail(&j->broken, "%s; free space and run the same command again for the prompts that are left", why);
+    pthread_mutex_unlock(&j->lock);
+}
+
 /* The file is durable: now its line may say so. */
 static void line_write(lf_job *j, lf_job_file *f, const lf_written *w)
 {
+    if (w->failed && disk_full(w->why)) {
+        end_full(j, w->why);
+        lf_job_file_free(f);
+        return;
+    }
     lf_result line = lf_job_result(j, f->request);
     char *relative = lf_job_relative(line.custom_id);
     lf_err broken = { "" };

@@ -34,7 +34,8 @@ static int integer_parse(const char *text, int sized, int64_t *out)
         return -1;
     if (sized && *end) {
         const char *s = strchr(suffix, *end | 32);
-        if (!s || !*s || (end[1] && strcasecmp(end + 1, "ib")) || __builtin_mul_overflow(v, 1LL << (10 * (s - suffix + 1)), &v))
+        if (!s || !*s || (end[1] && strcasecmp(end + 1, "ib")) ||
+            __builtin_mul_overflow(v, 1LL << (10 * (s - suffix + 1)), &v))
             return -1;
     } else if (*end) {
         return -1;
