@@ -179,10 +179,8 @@ static void part_done(lf_job *j, lf_job_file *f, const lf_written *w)
     pthread_mutex_unlock(&j->lock);
 }
 
-static void record_add(lf_job *j, const lf_job_file *f, const lf_written *w, const lf_err *broken)
+static void record_add(lf_job *j, const lf_job_file *f, const lf_written *w, double durable, const lf_err *broken)
 {
-    double now = lf_now();
-
     pthread_mutex_lock(&j->lock);
     j->why[j->records] = w->failed ? lf_strdup(w->why) : NULL;
     j->record[j->records++] = (lf_job_record){
@@ -192,9 +190,9 @@ static void record_add(lf_job *j, const lf_job_file *f, const lf_written *w, con
         .file_bytes = w->failed ? 0 : (int64_t)f->file_bytes,
         .ttft_s = f->ttft_s,
         .compute_s = f->compute_s,
-        .durable_s = w->failed ? NAN : now - f->dispatched,
+        .durable_s = w->failed ? NAN : durable - f->dispatched,
         .write_s = w->seconds + f->write_s,
-        .end_s = now - j->loop,
+        .end_s = lf_now() - j->loop,
     };
     if (broken->text[0] && !j->broken.text[0])
         j->broken = *broken;
@@ -227,6 +225,7 @@ static void line_write(lf_job *j, lf_job_file *f, const lf_written *w)
     lf_result line = lf_job_result(j, f->request);
     char *relative = lf_job_relative(line.custom_id);
     lf_err broken = { "" };
+    double durable = lf_now();
 
     line.write_s = w->seconds + f->write_s;
     line.status = w->failed ? LF_STATUS_FAILED : LF_STATUS_OK;
@@ -237,11 +236,11 @@ static void line_write(lf_job *j, lf_job_file *f, const lf_written *w)
         line.bytes = (int64_t)f->file_bytes;
         line.ttft_s = f->ttft_s;
         line.compute_s = f->compute_s;
-        line.durable_s = lf_now() - f->dispatched;
+        line.durable_s = durable - f->dispatched;
     }
     if (lf_results_append(j->results, &line, &broken) == 0)
         broken.text[0] = 0;
-    record_add(j, f, w, &broken);
+    record_add(j, f, w, durable, &broken);
     free(relative);
     lf_job_file_free(f);
 }
