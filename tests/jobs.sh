@@ -168,8 +168,17 @@ check "mpirun: one rank per GPU" start 0 PATH="$dir/hide:$PATH" $local
 check "mpirun: counted with nvidia-smi, and used" starts "^mpirun -n 3 .* longfill $run --device cuda$"
 check "container: docker runs it" start 0 PATH="$dir/hide:$PATH" ENGINE=docker RANKS=2 \
     bash "$jobs/container" run "$dir/model" "$dir/nodes" "$dir/cout" -q
-check "container: same paths inside" starts "^docker run .* -v $dir/model:$dir/model:ro .* longfill mpirun -n 2 .*\
+check "container: same paths inside" starts "^docker run .* --volume=$dir/model:$dir/model:ro .* longfill mpirun -n 2 .*\
  longfill prefill -m $dir/model -i $dir/nodes -o $dir/cout -q$"
+check "container: the folder of the prompts, for their files; the output can be written" \
+    starts " --volume=$dir:$dir:ro --volume=$dir/model:$dir/model:ro --volume=$dir/cout:$dir/cout longfill mpirun"
+mkdir -p "$dir/hub/blobs" "$dir/hub/snapshots/x" && : >"$dir/hub/blobs/12ab" && : >"$dir/hub/blobs/34cd"
+ln -s ../../blobs/12ab "$dir/hub/snapshots/x/config.json"
+ln -s ../../blobs/34cd "$dir/hub/snapshots/x/model.safetensors"
+check "container: a model of links" start 0 PATH="$dir/hide:$PATH" ENGINE=apptainer \
+    bash "$jobs/container" run "$dir/hub/snapshots/x" "$dir/nodes" "$dir/cout"
+check "container: with what they lead to" starts "--bind=$dir:$dir:ro --bind=$dir/hub/blobs:$dir/hub/blobs:ro \
+--bind=$dir/hub/snapshots/x:$dir/hub/snapshots/x:ro --bind=$dir/cout:$dir/cout "
 check "container: apptainer builds it" start 0 PATH="$dir/hide:$PATH" SIF=x.sif bash "$jobs/container" build
 check "container: from its recipe" logged "apptainer build --force x.sif jobs/longfill.def"
 check "container: usage" start 2 ENGINE=docker bash "$jobs/container"
