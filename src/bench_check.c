@@ -108,7 +108,7 @@ int lf_bench_check(lf_bench *b, int *code, lf_err *err)
     const char *dir = j->o->model;
 
     *code = LF_EXIT_USAGE;
-    if (lf_model_read(&j->model, dir, err))
+    if (lf_model_read(&j->model, dir, err) || lf_job_device_check(j->o, err))
         return -1;
     if (j->o->weights == LF_WEIGHTS_REAL &&
         (lf_checkpoint_open(&j->checkpoint, dir, err) ||

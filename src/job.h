@@ -134,6 +134,9 @@ void lf_job_space(const lf_job *j);
 
 /* Threads for this rank: OMP_NUM_THREADS, else its share of the cores that it and the others of its node may use. */
 int lf_job_threads(lf_job *j, int *threads, lf_err *err);
+/* A device that was asked for and is not there: the command line is wrong, and nothing need be read to say so.  Not
+ * collective. */
+int lf_job_device_check(const lf_options *o, lf_err *err);
 /* Communicators of the grid, device, and whether the plan fits into it; then the engine, which a dry run goes without:
  * it loads nothing. */
 int lf_job_open(lf_job *j, lf_err *err);

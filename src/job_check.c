@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "job_store.h"
-#include "dev_cuda.h"
 #include "log.h"
 #include "request_text.h"
 
@@ -35,11 +34,9 @@ int lf_job_any(lf_job *j, int bad, lf_err *err)
 static int options_check(lf_job *j, lf_err *err)
 {
     const lf_options *o = j->o;
-    lf_err why;
-    int gpus;
 
-    if (o->device == LF_DEVICE_CUDA && lf_cuda_devices(&gpus, &why))
-        return lf_fail(err, "--device cuda: %s", why.text);
+    if (lf_job_device_check(o, err))
+        return -1;
     if (o->logits == LF_KEEP_TOPK && o->topk > j->model.vocab)
         return lf_fail(err, "--logits topk:%lld: the model's vocabulary has %lld tokens", (long long)o->topk,
                        (long long)j->model.vocab);

@@ -3,6 +3,7 @@
 #define _GNU_SOURCE
 #endif
 #include "job.h"
+#include "dev_cuda.h"
 #include "device.h"
 #include "plan_fit.h"
 
@@ -114,6 +115,16 @@ int lf_job_fullest(const lf_job *j, lf_plan_grid *most, int64_t *left, lf_err *e
     free(lengths);
     free(n);
     return bad;
+}
+
+int lf_job_device_check(const lf_options *o, lf_err *err)
+{
+    lf_err why;
+    int gpus;
+
+    if (o->device == LF_DEVICE_CUDA && lf_cuda_devices(&gpus, &why))
+        return lf_fail(err, "--device cuda: %s", why.text);
+    return 0;
 }
 
 static int device_open(lf_job *j, lf_err *err)

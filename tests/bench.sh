@@ -105,6 +105,14 @@ refused 2 "'' is not a length" 1 --lengths 5,,6
 refused 2 "'8x' is not a length" 1 --lengths 8x
 refused 2 "positions" 1 --lengths 3m
 refused 2 "from 1 to 1000" 1 --repeat 0
+no_gpu() {                                   # no_gpu RANKS: prefill's exit status and words
+    CUDA_VISIBLE_DEVICES='' $mpi -n "$1" "$longfill" bench -m "$tiny" --device cuda --lengths 9 >"$dir/out" 2>"$dir/err"
+    code=$?
+    [ $code -eq 2 ] && [ ! -s "$dir/out" ] && [ "$(grep -c '^longfill: --device cuda: ' "$dir/err")" -eq 1 ]
+    result $? "$1 ranks: a GPU that is not there is a wrong command line"
+}
+no_gpu 1
+no_gpu 2
 mkdir "$dir/m" && cp "$tiny/config.json" "$dir/m"
 "$longfill" bench -m "$dir/m" --device cpu --lengths 9 --repeat 1 >"$dir/out" 2>"$dir/err"
 [ $? -eq 2 ] && [ ! -s "$dir/out" ] && grep -q "dummy needs only config.json" "$dir/err"
