@@ -228,7 +228,7 @@ static int question(lf_plan *p, const lf_options *o, lf_err *err)
     p->act_bytes = p->on_host || (p->numerics == LF_EXACT && kv == LF_KV_F32) ? 4 : 2;
     p->made_up = p->on_host && !p->checkpoint;
     p->merge = o->pcp_attention == LF_PCP_MERGE;
-    return p->on_host ? 0 : lf_kernels_read(&p->kernels, err);
+    return p->on_host ? lf_kernels_none(err) : lf_kernels_read(&p->kernels, err);
 }
 
 /* The grid asked for, or all of them. */

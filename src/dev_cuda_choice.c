@@ -116,6 +116,18 @@ int lf_kernels_read(uint32_t *kernels, lf_err *err)
     return lf_kernels_parse(kernels, text ? text : "", err);
 }
 
+int lf_kernels_none(lf_err *err)
+{
+    uint32_t kernels;
+
+    if (lf_kernels_read(&kernels, err))
+        return -1;
+    if (kernels == 0)
+        return 0;
+    return lf_fail(err, "LONGFILL_KERNELS asks for kernels of a GPU (%.80s), and the CPU has none of them: unset it or "
+                   "use --device cuda", getenv("LONGFILL_KERNELS"));
+}
+
 int lf_kernel_of(uint32_t kernels, lf_choice op, unsigned fits)
 {
     int k = asked(kernels, op);

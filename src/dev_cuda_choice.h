@@ -5,8 +5,8 @@
  *
  * An operation knows which of its kernels can do a shape (a set: bit 1 << kernel); the last of these, in the order
  * below, is its own choice.  LONGFILL_KERNELS names others, for tests: "attention=general,index=wgmma".  A kernel that
- * was asked for and cannot do a shape is an error, never another kernel.  Instances of one kernel for types and widths
- * of words count as one.
+ * was asked for and cannot do a shape is an error, never another kernel; where the CPU computes, any is.  Instances of
+ * one kernel for types and widths of words count as one.
  */
 #ifndef LF_DEV_CUDA_CHOICE_H
 #define LF_DEV_CUDA_CHOICE_H
@@ -40,6 +40,8 @@ const char *lf_kernel_name(lf_choice op, int kernel);          /* "general", ...
  * read: from the environment. */
 int lf_kernels_parse(uint32_t *kernels, const char *text, lf_err *err);
 int lf_kernels_read(uint32_t *kernels, lf_err *err);
+/* Where a run computes on the CPU: refuses any. */
+int lf_kernels_none(lf_err *err);
 
 /* The kernel of a shape that `fits` can do: the one asked for, or else the operation's own choice; -1: it cannot. */
 int lf_kernel_of(uint32_t kernels, lf_choice op, unsigned fits);

@@ -6,6 +6,7 @@
 #include "device.h"
 
 #include "dev_cuda.h"
+#include "dev_cuda_choice.h"
 #include "log.h"
 
 #include <stdlib.h>
@@ -90,7 +91,7 @@ int lf_device_open(lf_dev **out, lf_topo *t, const lf_model *m, lf_numerics nume
     if (choose(t, choice, &gpus, &use, err) || shared(t, &share, err))
         return -1;
     if (!use)
-        return lf_topo_agree(t->world, lf_cpu_open(out, m, numerics, threads, err), err);
+        return lf_topo_agree(t->world, lf_kernels_none(err) || lf_cpu_open(out, m, numerics, threads, err), err);
     if (lf_topo_agree(t->world, pick(t, gpus, share, &device, err), err) ||
         (!share && lf_topo_agree(t->world, check_apart(t, device, err), err)) ||
         lf_topo_agree(t->world, lf_cuda_open(out, m, numerics, act_bytes, device, err), err))

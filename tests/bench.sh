@@ -113,6 +113,14 @@ no_gpu() {                                   # no_gpu RANKS: prefill's exit stat
 }
 no_gpu 1
 no_gpu 2
+LONGFILL_KERNELS=attention=general
+export LONGFILL_KERNELS
+refused 1 "LONGFILL_KERNELS asks for kernels of a GPU (attention=general), and the CPU has none" 1 --lengths 5
+refused 1 "LONGFILL_KERNELS asks for kernels of a GPU (attention=general), and the CPU has none" 2 --lengths 5
+LONGFILL_KERNELS=
+bench 1 --lengths 5 --repeat 1
+result $code "kernels that nobody asks for are none"
+unset LONGFILL_KERNELS
 mkdir "$dir/m" && cp "$tiny/config.json" "$dir/m"
 "$longfill" bench -m "$dir/m" --device cpu --lengths 9 --repeat 1 >"$dir/out" 2>"$dir/err"
 [ $? -eq 2 ] && [ ! -s "$dir/out" ] && grep -q "dummy needs only config.json" "$dir/err"

@@ -71,6 +71,9 @@ result $? "kernels that are asked for are planned: no expanded experts ($(expand
 LONGFILL_KERNELS=experts=wgmma flash --device cuda --grid 1x1x2
 [ $? -eq 2 ] && grep -q "experts: plain stored folded" "$dir/err" && [ ! -s "$dir/out" ]
 result $? "and kernels that do not exist are refused"
+LONGFILL_KERNELS=experts=plain flash --device cpu --grid 1x1x2
+[ $? -eq 2 ] && grep -q "LONGFILL_KERNELS .*the CPU has none" "$dir/err" && [ ! -s "$dir/out" ]
+result $? "and on the CPU all of them are"
 flash --ranks 1 -l 1m
 [ "$(grep -c '"recommended": null' "$dir/out")" -eq 1 ]
 result $? "on one GPU nothing is recommended"

@@ -45,8 +45,12 @@ static void names(void)
     TAP_CHECK(lf_kernels_read(&kernels, &err) == 0 &&
                   lf_kernel_of(kernels, LF_CHOICE_SELECT, 3) == LF_SELECT_GENERAL &&
                   lf_kernel_of(kernels, LF_CHOICE_ATTENTION, 3) == LF_ATTENTION_WGMMA, "two from the environment");
+    TAP_CHECK(lf_kernels_none(&err) == -1 && strstr(err.text, "(select=general,attention=wgmma), and the CPU has none"),
+              "%s", err.text);
+    setenv("LONGFILL_KERNELS", "select=generous", 1);
+    TAP_CHECK(lf_kernels_none(&err) == -1 && strstr(err.text, "there are attention: general"), "%s", err.text);
     unsetenv("LONGFILL_KERNELS");
-    TAP_CHECK(lf_kernels_read(&kernels, &err) == 0 && kernels == 0, "and none");
+    TAP_CHECK(lf_kernels_read(&kernels, &err) == 0 && kernels == 0 && lf_kernels_none(&err) == 0, "and none");
 }
 
 static void refusals(void)
