@@ -47,4 +47,7 @@ static inline int64_t lf_max(int64_t a, int64_t b) { return a > b ? a : b; }
 static inline int64_t lf_ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 static inline int64_t lf_round_up(int64_t a, int64_t b) { return lf_ceil_div(a, b) * b; }
 
+/* The ending of a noun that n stands before: "s" unless n is 1, as in "%d rank%s". */
+static inline const char *lf_s(int64_t n) { return n == 1 ? "" : "s"; }
+
 #endif

@@ -13,8 +13,8 @@ static int grid_check(const lf_bench *b, const lf_bench_grid *g, lf_err *err)
     lf_grid made;
 
     if (ranks > b->job.world)
-        return lf_fail(err, "the grid %s has %lld ranks or more, but %d were started", g->name, (long long)ranks,
-                       b->job.world);
+        return lf_fail(err, "the grid %s has %lld ranks or more, but %d %s started", g->name, (long long)ranks,
+                       b->job.world, b->job.world == 1 ? "was" : "were");
     if (b->job.world % ep)
         return lf_fail(err, "the grid %s: pcp x tp = %lld does not divide the %d ranks started; start a multiple of it",
                        g->name, (long long)ep, b->job.world);
@@ -70,8 +70,9 @@ static int fits(const lf_bench *b, lf_plan *p, const lf_bench_grid *grid, lf_err
     if (p->made_up && lf_plan_made_up_bytes(g.weights, err))
         return -1;
     if (room >= 0 && bytes > room)
-        return lf_fail(err, "the grid %s with %lld tokens needs %s of host memory on this node, where %s are free",
-                       grid->name, (long long)p->length, lf_human_bytes(need, bytes), lf_human_bytes(have, room));
+        return lf_fail(err, "the grid %s with %lld token%s needs %s of host memory on this node, where %s are free",
+                       grid->name, (long long)p->length, lf_s(p->length), lf_human_bytes(need, bytes),
+                       lf_human_bytes(have, room));
     return 0;
 }
 

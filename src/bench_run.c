@@ -177,7 +177,8 @@ static int cell_run(lf_bench *b, int grid, int length, lf_err *err)
     lf_bench_sample *all = lf_alloc((size_t)(b->repeat * j->world) * sizeof *all);
     int bad = 0;
 
-    lf_progress("grid %s, %lld tokens: %lld passes", g->name, (long long)tokens, (long long)b->repeat + 1);
+    lf_progress("grid %s, %lld token%s: %lld passes", g->name, (long long)tokens, lf_s(tokens),
+                (long long)b->repeat + 1);
     for (int64_t i = -1; i < b->repeat && !bad; i++)
         bad = pass(b, g, tokens, all + lf_max(0, i) * j->world, err);
     if (!bad && j->rank == 0) {
@@ -187,7 +188,7 @@ static int cell_run(lf_bench *b, int grid, int length, lf_err *err)
         lf_bench_reduce(c, all, (int)b->repeat, j->world);
     }
     free(all);
-    return bad ? lf_fail_in(err, "the grid %s with %lld tokens", g->name, (long long)tokens) : 0;
+    return bad ? lf_fail_in(err, "the grid %s with %lld token%s", g->name, (long long)tokens, lf_s(tokens)) : 0;
 }
 
 /* ---- all of it ---- */

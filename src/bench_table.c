@@ -183,8 +183,9 @@ static void cell_text(FILE *out, const lf_bench_cell *c, int compared)
 
 static void text_print(FILE *out, const lf_bench *b)
 {
-    fprintf(out, "%s, %s weights, %s numerics, %lld ranks of %s; median (least..most) of %lld passes\n\n",
-            b->model_type, b->weights, b->numerics, (long long)b->ranks, b->device_name, (long long)b->repeat);
+    fprintf(out, "%s, %s weights, %s numerics, %lld rank%s of %s; median (least..most) of %lld pass%s\n\n",
+            b->model_type, b->weights, b->numerics, (long long)b->ranks, lf_s(b->ranks), b->device_name,
+            (long long)b->repeat, b->repeat == 1 ? "" : "es");
     fprintf(out, "%10s", "");
     for (int g = 0; g < b->grids; g++)
         fprintf(out, " %*s", TTFT_WIDTH + 1 + RATE_WIDTH + (g ? 2 * (PCT_WIDTH + 1) : 0), b->grid[g].name);

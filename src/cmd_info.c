@@ -154,7 +154,7 @@ static void print_info(const info *x)
     printf("%-14s %s, %s\n", "logits", logits, lf_human_bytes(size, (double)x->logits_bytes));
     printf("%-14s %s\n", "size", lf_human_bytes(size, (double)x->file_bytes));
     if (x->parts)
-        printf("%-14s %d files, all there with their sizes\n", "writer parts", x->parts);
+        printf("%-14s %d file%s of the right size\n", "writer parts", x->parts, lf_s(x->parts));
     else
         print_text("writer parts", "none: one file holds everything");
     print_text("producer", m->producer);

@@ -120,9 +120,14 @@ static const char *human(char buf[24], json_t *o, const char *key)
     return lf_human_bytes(buf, json_number_value(json_object_get(o, key)));
 }
 
+static long long number(json_t *o, const char *key)
+{
+    return (long long)json_integer_value(json_object_get(o, key));
+}
+
 static int whole(json_t *o, const char *key)
 {
-    return (int)json_integer_value(json_object_get(o, key));
+    return (int)number(o, key);
 }
 
 static void model_text(FILE *out, json_t *o)
@@ -142,8 +147,7 @@ static void model_text(FILE *out, json_t *o)
         if (json_integer_value(v))
             fprintf(out, "  %-14s %12s\n", key, lf_human_bytes(buf, json_number_value(v)));
     fprintf(out, "  %-14s %12s\n", "total", human(buf, o, "weight_bytes"));
-    fprintf(out, "\nKV of a prompt of %lld tokens\n",
-            (long long)json_integer_value(json_object_get(o, "length")));
+    fprintf(out, "\nKV of a prompt of %lld token%s\n", number(o, "length"), lf_s(number(o, "length")));
     json_object_foreach(json_object_get(o, "kv"), key, v)
         fprintf(out, "  %-14s %12s  %.1f bytes for each token more\n", key, human(buf, v, "bytes"),
                 json_number_value(json_object_get(v, "bytes_per_token")));
@@ -167,9 +171,10 @@ static void smallest_text(FILE *out, json_t *g)
 {
     char buf[24];
 
-    fprintf(out, json_is_true(json_object_get(g, "fits")) ? "none fits; %d ranks would, as %d x %d x %d with %s each\n"
-            : "none fits, nor does any other grid; least is taken by %d ranks, as %d x %d x %d with %s each\n",
-            whole(g, "ranks"), whole(g, "dp"), whole(g, "pcp"), whole(g, "tp"), human(buf, g, "device_bytes"));
+    fprintf(out, json_is_true(json_object_get(g, "fits")) ? "none fits; %d rank%s would, as %d x %d x %d with %s each\n"
+            : "none fits, nor does any other grid; least is taken by %d rank%s, as %d x %d x %d with %s each\n",
+            whole(g, "ranks"), lf_s(whole(g, "ranks")), whole(g, "dp"), whole(g, "pcp"), whole(g, "tp"),
+            human(buf, g, "device_bytes"));
 }
 
 static void grids_text(FILE *out, json_t *o)
@@ -178,9 +183,9 @@ static void grids_text(FILE *out, json_t *o)
     char buf[24];
     size_t i;
 
-    fprintf(out, "\na prompt on %lld %s (%s), bytes of the fullest one; each may take %s\n",
-            (long long)json_integer_value(json_object_get(o, "ranks")),
-            strcmp(json_string_value(json_object_get(o, "device")), "cpu") ? "GPUs" : "CPU ranks",
+    fprintf(out, "\na prompt on %d %s%s (%s), bytes of the fullest one; each may take %s\n", whole(o, "ranks"),
+            strcmp(json_string_value(json_object_get(o, "device")), "cpu") ? "GPU" : "CPU rank",
+            lf_s(whole(o, "ranks")),
             json_string_value(json_object_get(o, "numerics")), human(buf, o, "memory"));
     fprintf(out, "    dp x pcp x  tp %11s %11s %11s", "weights", "expanded", "kernels");
     for (int k = 0; k < LF_MEMORY_KINDS; k++)
@@ -219,8 +224,8 @@ static int question(lf_plan *p, const lf_options *o, lf_err *err)
         return lf_fail(err, "--length %lld: the model has %lld positions", (long long)p->length,
                        (long long)m->max_positions);
     if (o->memory < 1 << 20)
-        return lf_fail(err, "--memory %lld: %lld bytes? %lldg is %lld GiB", (long long)o->memory, (long long)o->memory,
-                       (long long)o->memory, (long long)o->memory);
+        return lf_fail(err, "--memory %lld: %lld byte%s? %lldg is %lld GiB", (long long)o->memory, (long long)o->memory,
+                       lf_s(o->memory), (long long)o->memory, (long long)o->memory);
     p->ranks = (int)o->ranks;
     p->memory = o->memory;
     p->numerics = (lf_numerics)o->numerics;

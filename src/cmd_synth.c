@@ -19,10 +19,10 @@ static int report(const char *dir, lf_err *err)
         rc = lf_checkpoint_open(&c, dir, err);
     if (rc == 0)
         rc = lf_inventory_check(&m, c, &r, err);
+    int shards = rc ? 0 : lf_checkpoint_at(c, lf_checkpoint_count(c) - 1)->shard + 1;
     if (rc == 0)
-        printf("%s: %d layers, %lld tensors in %d shards, %s, weights %s\n", dir, m.layers,
-               (long long)r.tensors, lf_checkpoint_at(c, lf_checkpoint_count(c) - 1)->shard + 1,
-               lf_human_bytes(size, (double)r.bytes), lf_checkpoint_id(c));
+        printf("%s: %d layer%s, %lld tensors in %d shard%s, %s, weights %s\n", dir, m.layers, lf_s(m.layers),
+               (long long)r.tensors, shards, lf_s(shards), lf_human_bytes(size, (double)r.bytes), lf_checkpoint_id(c));
     lf_checkpoint_close(c);
     lf_model_free(&m);
     return rc;

@@ -31,8 +31,8 @@ static void say(const char *path, const lf_kv_report *report, const lf_deep_repo
     printf("%s: ok, %lld datasets, %lld checksums, %s", path, (long long)report->datasets, (long long)report->chunks,
            lf_human_bytes(size, (double)report->bytes));
     if (deep->tokens)
-        printf("; %lld tokens run again: %lld of %lld rows differ, by %.1e at most", (long long)deep->tokens,
-               (long long)deep->differ, (long long)deep->rows, deep->worst);
+        printf("; %lld token%s run again: %lld of %lld rows differ, by %.1e at most", (long long)deep->tokens,
+               lf_s(deep->tokens), (long long)deep->differ, (long long)deep->rows, deep->worst);
     printf("\n");
 }
 

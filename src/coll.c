@@ -34,8 +34,8 @@ static int peers_check(const lf_comm *c, const lf_xfer *x, int n, lf_err *err)
 {
     for (int i = 0; i < n; i++)
         if (x[i].peer < 0 || x[i].peer >= c->size)
-            return lf_fail(err, "a transfer with rank %d on communicator %s, which has %d ranks", x[i].peer,
-                           c->stats.name, c->size);
+            return lf_fail(err, "a transfer with rank %d on communicator %s, which has %d rank%s", x[i].peer,
+                           c->stats.name, c->size, lf_s(c->size));
     return 0;
 }
 
@@ -53,8 +53,8 @@ static int copy_own(lf_comm *c, lf_dev *d, const lf_xfer *send, int sends, const
         if (i == sends || j == recvs)
             break;
         if (send[i].bytes != recv[j].bytes)
-            return lf_fail(err, "communicator %s: rank %d sends itself %zu bytes and expects %zu",
-                           c->stats.name, c->rank, send[i].bytes, recv[j].bytes);
+            return lf_fail(err, "communicator %s: rank %d sends itself %zu byte%s and expects %zu",
+                           c->stats.name, c->rank, send[i].bytes, lf_s((int64_t)send[i].bytes), recv[j].bytes);
         if (send[i].data != recv[j].data)
             d->ops->copy(d, recv[j].data, send[i].data, send[i].bytes);
     }

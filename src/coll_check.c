@@ -69,11 +69,12 @@ static int pairs_differ(const lf_comm *c, const lf_card *card, const lf_card_pai
 
     if (numbers && out->out_shape == in->in_shape)
         return 0;
-    return lf_fail(err, "ranks of communicator %s differ in call %lld, %s: rank %d sends %lld bytes in %lld "
-                   "pieces to rank %d, which expects %lld bytes in %lld pieces%s",
-                   c->stats.name, (long long)card->call, kind_name(card->kind),
-                   from, (long long)out->out_bytes, (long long)out->out_pieces,
-                   to, (long long)in->in_bytes, (long long)in->in_pieces, numbers ? " of other sizes" : "");
+    return lf_fail(err, "ranks of communicator %s differ in call %lld, %s: rank %d sends %lld byte%s in %lld "
+                   "piece%s to rank %d, which expects %lld byte%s in %lld piece%s%s",
+                   c->stats.name, (long long)card->call, kind_name(card->kind), from, (long long)out->out_bytes,
+                   lf_s(out->out_bytes), (long long)out->out_pieces, lf_s(out->out_pieces), to,
+                   (long long)in->in_bytes, lf_s(in->in_bytes), (long long)in->in_pieces, lf_s(in->in_pieces),
+                   numbers ? " of other sizes" : "");
 }
 
 /* All ranks see all cards, so all of them fail, with the same text. */

@@ -169,8 +169,8 @@ static int land(const lf_comm *c, lf_flight *f, lf_err *err)
             continue;
         MPI_Get_count(&f->status[i], MPI_BYTE, &got);
         if (got != f->want[i])
-            return lf_fail(err, "communicator %s, call %llu: rank %d sent %d bytes where rank %d expects %d",
-                           c->stats.name, (unsigned long long)c->stats.calls, f->status[i].MPI_SOURCE, got,
+            return lf_fail(err, "communicator %s, call %llu: rank %d sent %d byte%s where rank %d expects %d",
+                           c->stats.name, (unsigned long long)c->stats.calls, f->status[i].MPI_SOURCE, got, lf_s(got),
                            c->rank, f->want[i]);
     }
     return 0;

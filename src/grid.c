@@ -110,22 +110,25 @@ static int grid_check(const lf_model *m, int world, int dp, int pcp, int tp, con
     int64_t ranks = ranks_of(dp, pcp, tp);
 
     if (!tp_works(m, tp))
-        return lf_fail(err, "tp %d does not divide the model's %d heads and %d output groups: tp may be %s; "
-                       "grids (dp x pcp x tp) of %d ranks that work: %s",
-                       tp, m->heads, m->o_groups, tps_that_work(&sizes, m), world, work);
+        return lf_fail(err, "tp %d does not divide the model's %d head%s and %d output group%s: tp may be %s; "
+                       "grids (dp x pcp x tp) of %d rank%s that work: %s",
+                       tp, m->heads, lf_s(m->heads), m->o_groups, lf_s(m->o_groups), tps_that_work(&sizes, m), world,
+                       lf_s(world), work);
     if (!ep_works(m, (int64_t)pcp * tp))
         return lf_fail(err,
-                       "pcp %d x tp %d = %lld does not divide the model's %d experts: pcp x tp may be %s; "
-                       "grids (dp x pcp x tp) of %d ranks that work: %s",
-                       pcp, tp, (long long)pcp * tp, m->experts, eps_that_work(&sizes, m), world, work);
+                       "pcp %d x tp %d = %lld does not divide the model's %d expert%s: pcp x tp may be %s; "
+                       "grids (dp x pcp x tp) of %d rank%s that work: %s",
+                       pcp, tp, (long long)pcp * tp, m->experts, lf_s(m->experts), eps_that_work(&sizes, m), world,
+                       lf_s(world), work);
     if (ranks < 0)
         return lf_fail(err, "a grid of dp %d x pcp %d x tp %d has more ranks than there can be; "
-                       "grids of %d ranks that work: %s", dp, pcp, tp, world, work);
+                       "grids of %d rank%s that work: %s", dp, pcp, tp, world, lf_s(world), work);
     if (ranks != world)
         return lf_fail(err,
-                       "the grid dp %d x pcp %d x tp %d has %lld ranks, but %d were started: start %lld, "
+                       "the grid dp %d x pcp %d x tp %d has %lld rank%s, but %d %s started: start %lld, "
                        "or take one of these grids (dp x pcp x tp) of %d: %s",
-                       dp, pcp, tp, (long long)ranks, world, (long long)ranks, world, work);
+                       dp, pcp, tp, (long long)ranks, lf_s(ranks), world, world == 1 ? "was" : "were",
+                       (long long)ranks, world, work);
     return 0;
 }
 
@@ -134,7 +137,7 @@ int lf_grid_make(lf_grid *g, const lf_model *m, int world, int rank, int dp, int
     int asked[] = { dp, pcp, tp };
 
     if (world < 1 || rank < 0 || rank >= world)
-        return lf_fail(err, "rank %d of %d ranks does not exist", rank, world);
+        return lf_fail(err, "rank %d of %d does not exist", rank, world);
     if (dp < 0 || pcp < 0 || tp < 0)
         return lf_fail(err, "dp %d, pcp %d, tp %d: sizes are 1 or more, or 0 to have them chosen", dp, pcp,
                        tp);

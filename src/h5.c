@@ -327,7 +327,7 @@ int lf_h5_get_array(hid_t obj, const char *name, lf_elem elem, int64_t n, void *
     if (d >= 0)
         H5Dclose(d);
     H5Tclose(t);
-    return ok ? 0 : lf_fail(err, "%s does not hold %lld readable elements", name, (long long)n);
+    return ok ? 0 : lf_fail(err, "%s does not hold %lld readable element%s", name, (long long)n, lf_s(n));
 }
 
 int lf_h5_has_attribute(hid_t obj, const char *name)

@@ -84,8 +84,8 @@ static int model_check(lf_job *j, lf_err *err)
                       : lf_inventory_each(&j->model, item_count, &j->inventory, err))
         return -1;
     if (j->inventory.unknown)
-        lf_verbose("%s: %lld tensors that the model has no use for, such as %s", dir,
-                   (long long)j->inventory.unknown, j->inventory.first_unknown);
+        lf_verbose("%s: %lld tensor%s that the model has no use for, such as %s", dir,
+                   (long long)j->inventory.unknown, lf_s(j->inventory.unknown), j->inventory.first_unknown);
     return 0;
 }
 

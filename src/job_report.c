@@ -152,13 +152,14 @@ static int report_make(lf_job *j, const lf_job_record *records, int64_t n, const
     report.exit_code = *code = exit_code(&report);
     int bad = report_out(j, &report, err);
     if (report.sum.skipped) {
-        lf_progress("%lld of %lld prompts were done already; --overwrite redoes them", (long long)report.sum.skipped,
-                    (long long)j->requests.n);
+        lf_progress("%lld of %lld prompt%s %s done already; --overwrite redoes %s", (long long)report.sum.skipped,
+                    (long long)j->requests.n, lf_s(j->requests.n), report.sum.skipped == 1 ? "was" : "were",
+                    report.sum.skipped == 1 ? "it" : "them");
         lf_progress_end();
     }
     if (!bad && *code == LF_EXIT_AGAIN)
-        lf_fail(err, "stopped early with %lld of %lld prompts left: run the same command again",
-                (long long)report.remaining, (long long)j->plan.n);
+        lf_fail(err, "stopped early with %lld of %lld prompt%s left: run the same command again",
+                (long long)report.remaining, (long long)j->plan.n, lf_s(j->plan.n));
     lf_report_free(&report);
     return bad;
 }

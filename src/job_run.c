@@ -78,8 +78,9 @@ static void progress(job_pass *p, int layer)
     j->progressed = now;
     double done = (double)p->done_before + (double)p->batch->tokens * (layer + 1) / layers;
     double rate = done / (now - j->loop);
-    lf_progress("layer %d/%d, %.0f of %lld tokens, %.0f tok/s, %s left", layer + 1, layers, done,
-                (long long)j->plan.tokens, rate, clock_text(left, ((double)j->plan.tokens - done) / rate));
+    lf_progress("layer %d/%d, %.0f of %lld token%s, %.0f tok/s, %s left", layer + 1, layers, done,
+                (long long)j->plan.tokens, lf_s(j->plan.tokens), rate,
+                clock_text(left, ((double)j->plan.tokens - done) / rate));
 }
 
 /* The files of the pass before are written during this one. */

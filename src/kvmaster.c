@@ -214,8 +214,8 @@ static int virtual_create(lf_kvfile *f, int64_t number, int of, const lf_kv_tabl
              (d = H5Dcreate2(f->file, path, type, space, H5P_DEFAULT, layout, H5P_DEFAULT)) < 0)
         rc = lf_h5_fail(err, "cannot write %s (%s)", f->part, path);
     else if (mapped != t->rows)
-        rc = lf_fail(err, "%s: the writers have %lld of %lld rows of %s", f->part, (long long)mapped,
-                     (long long)t->rows, path);
+        rc = lf_fail(err, "%s: the writers have %lld of %lld row%s of %s", f->part, (long long)mapped,
+                     (long long)t->rows, lf_s(t->rows), path);
     else if (lf_kvtable_attributes(d, t, p, err))
         rc = lf_fail_in(err, "cannot write %s (%s)", f->part, path);
     if (d >= 0 && H5Dclose(d) < 0 && !rc)
@@ -273,7 +273,7 @@ static int parts_present(const char *path, const lf_kv_written *part, int of, lf
         char *name = part_path(path, r, unfinished);
         int rc = stat(name, &st) ? lf_fail(err, "%s: %s", name, strerror(errno))
                  : (uint64_t)st.st_size != part[r].bytes
-                     ? lf_fail(err, "%s has %lld bytes instead of %llu", name, (long long)st.st_size,
+                     ? lf_fail(err, "%s has %lld byte%s instead of %llu", name, (long long)st.st_size, lf_s(st.st_size),
                                (unsigned long long)part[r].bytes)
                      : 0;
         free(name);

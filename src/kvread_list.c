@@ -65,8 +65,8 @@ static int size_check(const lf_kvread *r, int i, const char *path, lf_err *err)
         return lf_fail(err, "%s: its part %s: %s; a file of several ranks goes together with its .parts directory",
                        r->path, path, strerror(errno));
     if (!S_ISREG(st.st_mode) || st.st_size != part_size(r, i))
-        return lf_fail(err, "%s: its part %s has %lld bytes instead of %lld", r->path, path, (long long)st.st_size,
-                       (long long)part_size(r, i));
+        return lf_fail(err, "%s: its part %s has %lld byte%s instead of %lld", r->path, path, (long long)st.st_size,
+                       lf_s(st.st_size), (long long)part_size(r, i));
     return 0;
 }
 

@@ -13,13 +13,15 @@ static int shape_check(hid_t d, const lf_kv_table *t, const lf_kv_piece *p, lf_e
 
     if (s < 0 || H5Sget_simple_extent_ndims(s) != rank || H5Sget_simple_extent_dims(s, dims, NULL) != rank) {
         H5Sclose(s);
-        return lf_fail(err, "does not have %d dimension%s", rank, rank > 1 ? "s" : "");
+        return lf_fail(err, "does not have %d dimension%s", rank, lf_s(rank));
     }
     H5Sclose(s);
     if (dims[0] != (hsize_t)t->rows)
-        return lf_fail(err, "has %llu rows instead of %lld", (unsigned long long)dims[0], (long long)t->rows);
+        return lf_fail(err, "has %llu row%s instead of %lld", (unsigned long long)dims[0], lf_s((int64_t)dims[0]),
+                       (long long)t->rows);
     if (rank > 1 && dims[1] != (hsize_t)p->cols)
-        return lf_fail(err, "has %llu columns instead of %lld", (unsigned long long)dims[1], (long long)p->cols);
+        return lf_fail(err, "has %llu column%s instead of %lld", (unsigned long long)dims[1], lf_s((int64_t)dims[1]),
+                       (long long)p->cols);
     return 0;
 }
 
@@ -117,7 +119,7 @@ static int table_rows(lf_kvread *r, int64_t number, int64_t row0, int64_t rows, 
     if (!lf_kv_table_at(&r->meta, number, &t))
         return lf_fail(err, "%s has no such rows", r->path);
     if (row0 < 0 || rows < 0 || row0 > t.rows || rows > t.rows - row0)
-        return lf_fail(err, "%s: %lld rows from %lld on do not lie in %s, which has %lld", r->path, (long long)rows,
+        return lf_fail(err, "%s: %lld row%s from %lld on: %s has %lld", r->path, (long long)rows, lf_s(rows),
                        (long long)row0, t.path, (long long)t.rows);
     if (t.pieces > 1)
         memset(packed, 0, t.row_bytes * (size_t)rows);

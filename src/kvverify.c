@@ -244,6 +244,6 @@ int lf_kvread_verify(lf_kvread *r, lf_kv_check how, lf_kv_report *report, lf_err
         return 0;
     if (report->problems == 1)
         return lf_fail(err, "%s", c.first.text);
-    return lf_fail(err, "%s (and %s%lld more problems)", c.first.text, report->problems > MOST_PROBLEMS ? "over " : "",
-                   (long long)report->problems - 1);
+    return lf_fail(err, "%s (and %s%lld more problem%s)", c.first.text, report->problems > MOST_PROBLEMS ? "over " : "",
+                   (long long)report->problems - 1, lf_s(report->problems - 1));
 }

@@ -81,7 +81,7 @@ static int table_rows(lf_kvfile *f, int64_t number, const lf_kv_table *table, in
     int64_t end = table->ranges ? table->range[table->ranges - 1].to : table->rows;
 
     if (row0 < 0 || rows < 0 || row0 > end || rows > end - row0)
-        return lf_fail(err, "%s: %lld rows from %lld on do not lie in %s, which has %lld", f->part, (long long)rows,
+        return lf_fail(err, "%s: %lld row%s from %lld on: %s has %lld", f->part, (long long)rows, lf_s(rows),
                        (long long)row0, table->path, (long long)end);
     if (rows == 0)
         return 0;

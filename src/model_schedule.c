@@ -21,8 +21,8 @@ static int get_list(const lf_field *f, const char *key, int layers, const json_t
         return lf_fail(f->err, "%s: field %s is %s; it must be a list", f->where, key,
                        lf_field_show(*list, shown, sizeof shown));
     if (json_array_size(*list) < (size_t)layers)
-        return lf_fail(f->err, "%s: field %s has %zu entries; num_hidden_layers is %d", f->where, key,
-                       json_array_size(*list), layers);
+        return lf_fail(f->err, "%s: field %s has %zu element%s; num_hidden_layers is %d", f->where, key,
+                       json_array_size(*list), lf_s((int64_t)json_array_size(*list)), layers);
     return 0;
 }
 

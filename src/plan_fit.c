@@ -52,7 +52,8 @@ static char *advice(lf_plan *p, const lf_fit *f, int64_t longest)
     lf_human_bytes(each, (double)g.device_bytes);
     if (none)
         return lf_printf("no grid fits, least takes 1 x %d x %d with %s", g.grid.pcp, g.grid.tp, each);
-    return lf_printf("%d ranks fit as %d x %d x %d with %s each", dp * ep, dp, g.grid.pcp, g.grid.tp, each);
+    return lf_printf("%d rank%s would do, as %d x %d x %d with %s each", dp * ep, lf_s(dp * ep), dp, g.grid.pcp,
+                     g.grid.tp, each);
 }
 
 static int refuse(lf_plan *p, const lf_fit *f, const lf_plan_grid *g, int64_t tokens, int64_t left, lf_err *err)
@@ -60,12 +61,12 @@ static int refuse(lf_plan *p, const lf_fit *f, const lf_plan_grid *g, int64_t to
     char need[24], have[24], weights[24], expanded[24], kernels[24], pass[24];
     char *other = advice(p, f, tokens);
 
-    lf_fail(err, "a prompt of %lld tokens on the grid %d x %d x %d needs %s of device memory on this rank (weights %s, "
-            "expanded experts %s, kernels %s, pass %s), and %s can be had on %s: %s; shorter prompts take less%s",
-            (long long)tokens, f->grid.dp, f->grid.pcp, f->grid.tp, lf_human_bytes(need, (double)g->device_bytes),
-            lf_human_bytes(weights, (double)g->weights), lf_human_bytes(expanded, (double)g->expanded),
-            lf_human_bytes(kernels, (double)g->kernels), lf_human_bytes(pass, (double)g->pass_bytes),
-            lf_human_bytes(have, (double)left), f->dev->name, other,
+    lf_fail(err, "a prompt of %lld token%s on the grid %d x %d x %d needs %s of device memory on this rank (weights "
+            "%s, expanded experts %s, kernels %s, pass %s), and %s can be had on %s: %s; shorter prompts take less%s",
+            (long long)tokens, lf_s(tokens), f->grid.dp, f->grid.pcp, f->grid.tp,
+            lf_human_bytes(need, (double)g->device_bytes), lf_human_bytes(weights, (double)g->weights),
+            lf_human_bytes(expanded, (double)g->expanded), lf_human_bytes(kernels, (double)g->kernels),
+            lf_human_bytes(pass, (double)g->pass_bytes), lf_human_bytes(have, (double)left), f->dev->name, other,
             f->grid.pcp > 1 && !f->merge ? ", so does --pcp-attention merge" : "");
     free(other);
     return -1;

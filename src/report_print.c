@@ -138,7 +138,7 @@ static void ranks_text(FILE *out, const lf_report *r)
         fputc('\n', out);
     }
     if (n < r->ranks)
-        fprintf(out, "(%lld more ranks: see the JSON report)\n", (long long)(r->ranks - n));
+        fprintf(out, "(%lld more rank%s: see the JSON report)\n", (long long)(r->ranks - n), lf_s(r->ranks - n));
 }
 
 static int column_width(const lf_column *c)
@@ -165,7 +165,7 @@ static void prompts_text(FILE *out, const lf_report *r)
         fputc('\n', out);
     }
     if (n < r->rows)
-        fprintf(out, "(%lld more prompts: see the JSON report)\n", (long long)(r->rows - n));
+        fprintf(out, "(%lld more prompt%s: see the JSON report)\n", (long long)(r->rows - n), lf_s(r->rows - n));
 }
 
 int lf_report_print(FILE *out, const lf_report *r, int format, lf_err *err)

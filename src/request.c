@@ -91,7 +91,7 @@ static int bad_lines(const reader *rd, lf_err *err)
     if (rd->bad == 1)
         return lf_fail(err, "%s:%lld: %.600s", rd->where, (long long)rd->bad_line[0], rd->first.text);
     return lf_fail(err, "%s:%lld: %.300s (%lld more bad line%s: %s)", rd->where, (long long)rd->bad_line[0],
-                   rd->first.text, (long long)rd->bad - 1, rd->bad > 2 ? "s" : "", others);
+                   rd->first.text, (long long)rd->bad - 1, lf_s(rd->bad - 1), others);
 }
 
 static int blank(const char *text, size_t n)

@@ -189,12 +189,12 @@ static int npy_parse(const uint8_t *data, size_t bytes, int64_t vocab, uint32_t 
     if (type == TYPES)
         return lf_fail(err, "its elements are '%s'; '<u2', '<i4', '<u4' and '<i8' are read", h.descr);
     if (h.ndim != 1 || h.fortran)
-        return lf_fail(err, "it has %d dimensions%s; token ids have one, in C order", h.ndim,
+        return lf_fail(err, "it has %d dimension%s%s; token ids have one, in C order", h.ndim, lf_s(h.ndim),
                        h.fortran ? " in Fortran order" : "");
     size_t step = type == U2 ? 2 : type == I8 ? 8 : 4;
     if ((bytes - at) % step || (uint64_t)h.count != (bytes - at) / step)
-        return lf_fail(err, "it announces %lld elements of %zu bytes but has %zu bytes of data",
-                       (long long)h.count, step, bytes - at);
+        return lf_fail(err, "it announces %lld element%s of %zu bytes but has %zu byte%s of data",
+                       (long long)h.count, lf_s(h.count), step, bytes - at, lf_s((int64_t)(bytes - at)));
     *n = h.count;
     return ids_take(data + at, h.count, type, vocab, ids, err);
 }
@@ -207,7 +207,7 @@ int lf_idfile_parse(const void *data, size_t bytes, lf_idfile_kind kind, int64_t
     if (kind != LF_IDFILE_BIN)
         return lf_fail(err, "not a file of token ids; those end in .npy or .bin");
     if (bytes % 4)
-        return lf_fail(err, "%zu bytes are no whole number of u32 token ids", bytes);
+        return lf_fail(err, "%zu byte%s: no whole number of u32 token ids", bytes, lf_s((int64_t)bytes));
     *n = (int64_t)(bytes / 4);
     return ids_take(data, *n, U4, vocab, ids, err);
 }

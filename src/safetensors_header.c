@@ -28,8 +28,8 @@ static int read_header_of(int fd, lf_shard_file *s, char **text, lf_err *err)
         return lf_fail(err, "shard %s is not a regular file", s->path);
     s->bytes = (uint64_t)s->st.st_size;
     if (s->bytes < 8)
-        return lf_fail(err, "shard %s has %llu bytes: too short for a safetensors file", s->path,
-                       (unsigned long long)s->bytes);
+        return lf_fail(err, "shard %s has %llu byte%s: too short for a safetensors file", s->path,
+                       (unsigned long long)s->bytes, lf_s((int64_t)s->bytes));
     if (lf_file_read_at(fd, length, 8, 0))
         return lf_fail(err, "cannot read shard %s", s->path);
     s->header = little_u64(length);
@@ -37,8 +37,8 @@ static int read_header_of(int fd, lf_shard_file *s, char **text, lf_err *err)
         return lf_fail(err, "shard %s: its header claims %llu bytes; at most %d are read", s->path,
                        (unsigned long long)s->header, HEADER_LIMIT);
     if (s->header > s->bytes - 8)
-        return lf_fail(err, "shard %s is truncated: its header claims %llu bytes, the file has %llu", s->path,
-                       (unsigned long long)s->header, (unsigned long long)s->bytes);
+        return lf_fail(err, "shard %s is truncated: its header claims %llu byte%s, the file has %llu", s->path,
+                       (unsigned long long)s->header, lf_s((int64_t)s->header), (unsigned long long)s->bytes);
     *text = lf_alloc((size_t)s->header + 9);
     if (lf_file_read_at(fd, *text, (size_t)s->header + 8, 0)) {
         free(*text);
@@ -131,8 +131,8 @@ static int parse_offsets(const lf_shard_file *s, const json_t *entry, lf_tensor 
         return lf_fail(err, "shard %s is truncated: tensor %s ends at byte %lld of the data, the file has %llu",
                        s->path, t->name, (long long)end, (unsigned long long)data);
     if ((uint64_t)(end - begin) != t->bytes)
-        return lf_fail(err, "shard %s: tensor %s has %lld bytes of data; its shape and dtype need %llu",
-                       s->path, t->name, (long long)(end - begin), (unsigned long long)t->bytes);
+        return lf_fail(err, "shard %s: tensor %s has %lld byte%s of data; its shape and dtype need %llu",
+                       s->path, t->name, (long long)(end - begin), lf_s(end - begin), (unsigned long long)t->bytes);
     t->offset = 8 + s->header + (uint64_t)begin;
     return 0;
 }
@@ -181,13 +181,14 @@ static int check_cover(const lf_shard_file *s, const lf_tensor *t, int64_t n, lf
         if (t[i].offset < at)
             return lf_fail(err, "shard %s: tensor %s overlaps tensor %s", s->path, t[i].name, t[i - 1].name);
         if (t[i].offset > at)
-            return lf_fail(err, "shard %s: %llu bytes in front of tensor %s belong to no tensor", s->path,
-                           (unsigned long long)(t[i].offset - at), t[i].name);
+            return lf_fail(err, "shard %s: no tensor has the %llu byte%s in front of tensor %s", s->path,
+                           (unsigned long long)(t[i].offset - at), lf_s((int64_t)(t[i].offset - at)), t[i].name);
         at += t[i].bytes;
     }
     if (at != s->bytes)
-        return lf_fail(err, "shard %s: %llu bytes after its last tensor%s%s belong to no tensor", s->path,
-                       (unsigned long long)(s->bytes - at), n ? ", " : "", n ? t[n - 1].name : "");
+        return lf_fail(err, "shard %s: no tensor has the %llu byte%s after %s%s", s->path,
+                       (unsigned long long)(s->bytes - at), lf_s((int64_t)(s->bytes - at)),
+                       n ? "tensor " : "the header", n ? t[n - 1].name : "");
     return 0;
 }
 

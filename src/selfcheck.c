@@ -16,7 +16,7 @@ static int entries_of(lf_selfcheck_result *r, const lf_selfcheck_layer *y, const
     for (; n < want; n++) {
         e[n] = y->ratio == 4 ? q->sel[n] : (int32_t)n;
         if (e[n] < 0)
-            return lf_fail(err, "%lld entries are chosen of %lld that are visible; k is %d", (long long)n,
+            return lf_fail(err, "chosen: %lld of %lld that are visible; k is %d", (long long)n,
                            (long long)r->visible, y->topk);
         if (e[n] >= r->visible)
             return lf_fail(err, "entry %d is chosen, but only %lld are complete", e[n], (long long)r->visible);
@@ -121,8 +121,9 @@ int lf_selfcheck(lf_selfcheck_result *r, const lf_selfcheck_layer *y, const lf_s
 
     *r = (lf_selfcheck_result){ 0 };
     r->output_limit = y->rounded || y->act_bytes == 2 ? LF_SELFCHECK_BF16 : LF_SELFCHECK_F32;
-    int bad = q->window_rows == window ? 0 : lf_fail(err, "%lld rows in the window, not %lld",
-                                                     (long long)q->window_rows, (long long)window);
+    int bad = q->window_rows == window ? 0 : lf_fail(err, "%lld row%s in the window, not %lld",
+                                                     (long long)q->window_rows, lf_s(q->window_rows),
+                                                     (long long)window);
     bad = bad || entries_of(r, y, q, &entry, err);
     if (!bad && q->index_q && !q->again)
         bad = lf_fail(err, "the query could not be repeated alone: is there no memory for %d entries?", y->topk);

@@ -83,7 +83,8 @@ static int comm_split(lf_comm **out, const char *name, int size, int color, int 
     }
     *out = lf_comm_make(mpi, name, check);
     if ((*out)->size != size || ((*out)->size > 1 && (*out)->rank != key))
-        return lf_fail(err, "communicator %s has %d ranks where the grid has %d", name, (*out)->size, size);
+        return lf_fail(err, "communicator %s has %d rank%s where the grid has %d", name, (*out)->size,
+                       lf_s((*out)->size), size);
     return 0;
 }
 

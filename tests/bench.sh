@@ -91,12 +91,14 @@ fi
 bench 1 --lengths 5,7 --repeat 1
 [ $code -eq 0 ] && [ "$(grep -c '^ *[57] ' "$dir/out")" -eq 2 ] && grep -q 'TTFT \[s\]' "$dir/out"
 result $? "the text form has a line a length"
+grep -q " 1 rank of .* of 1 pass$" "$dir/out"
+result $? "under how many ranks and passes there were"
 bench 1 --lengths 5 --repeat 1 -q --pcp-attention merge --numerics exact
 [ $code -eq 0 ] && [ ! -s "$dir/err" ]
 result $? "quiet is quiet"
 
 refused 2 "is not a grid" 1 --grids 1x1
-refused 2 "1x2x1 has 2 ranks or more, but 1 were started" 1 --grids 1x2x1
+refused 2 "1x2x1 has 2 ranks or more, but 1 was started" 1 --grids 1x2x1
 refused 2 "does not divide the model's" 4 --grids 1x1x1,1x4x1
 refused 2 "does not divide the 3 ranks" 3 --grids 1x2x1
 refused 2 "2x2x1 has 4 ranks or more, but 2 were started" 2 --grids 2x2x1

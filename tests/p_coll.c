@@ -396,7 +396,7 @@ static void test_check(lf_comm *c, lf_dev *d)
         at[r] = 8 * (size_t)r;
     for (int r = 0; r < c->size; r++)
         count[r] = r == 0 && me ? 8 : 4;
-    snprintf(who, sizeof who, "rank 0 sends 4 bytes in 1 pieces to rank %d, which expects 8 bytes", odd);
+    snprintf(who, sizeof who, "rank 0 sends 4 bytes in 1 piece to rank %d, which expects 8 bytes", odd);
     rc = lf_coll_gather(c, d, in, count, at, out, &err);
     planted(c, rc, &err, who, ", gather", "another count of a gather on one rank");
     free(count);

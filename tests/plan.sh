@@ -101,6 +101,9 @@ for memory in "$room 1x4x2" "200g 1x8x1"; do
 done
 "$longfill" plan -m "$dir/flash" --ranks 2 -l 1m >"$dir/out" 2>"$dir/err" && grep -q "recommended: 1 x 2 x 1" "$dir/out"
 result $? "and in the text form"
+"$longfill" plan -m "$dir/flash" -l 1 >"$dir/out" 2>"$dir/err" && grep -q "^KV of a prompt of 1 token$" "$dir/out" &&
+    grep -q "^a prompt on 1 GPU (" "$dir/out"
+result $? "one token on one GPU"
 cp "$dir/flash/config.json" "$dir/config.json"
 "$longfill" plan --json -m "$dir" --grid 1x8x1 >"$dir/out" 2>"$dir/err" && grep -q '"weights_id": null' "$dir/out" &&
     grep -q '"weight_bytes": 15[0-9]*,' "$dir/out"

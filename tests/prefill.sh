@@ -127,6 +127,9 @@ result $? "three shards make seven files and three reports"
 prefill 1 shard9 -i "$dir/prompts" --shard 8/9
 [ $code -eq 0 ] && [ "$(files)" -eq 0 ] && [ "$(value successful_requests)" = 0 ]
 result $? "a shard without prompts is done"
+prefill 1 shards -i "$dir/prompts" --shard 6/7
+[ $code -eq 0 ] && grep -q "^longfill: 1 of 1 prompt was done already; --overwrite redoes it$" "$dir/err"
+result $? "of a shard of one prompt one is done"
 
 # ---- a dry run
 prefill 2 dry -i "$dir/prompts" --dry-run

@@ -150,9 +150,9 @@ int main(void)
     test_shares();
     test_smallest(&m);
     room = 139ll << 30;
-    test_refused(&m, 1, 1 << 20, "2 ranks fit as 1 x 2 x 1 with ");
-    test_refused(&m, 4, 1 << 20, "4 ranks fit as 2 x 2 x 1 with ");
-    test_refused(&m, 3, 1 << 20, "2 ranks fit as 1 x 2 x 1 with ");
+    test_refused(&m, 1, 1 << 20, "2 ranks would do, as 1 x 2 x 1 with ");
+    test_refused(&m, 4, 1 << 20, "4 ranks would do, as 2 x 2 x 1 with ");
+    test_refused(&m, 3, 1 << 20, "2 ranks would do, as 1 x 2 x 1 with ");
     room = 2ll << 30;
     test_refused(&m, 1, 1 << 20, "no grid fits, least takes 1 x ");
     lf_model_free(&m);
