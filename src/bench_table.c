@@ -120,12 +120,15 @@ void lf_bench_compare(lf_bench *b)
 static void json_print(FILE *out, const lf_bench *b)
 {
     json_t *o = json_object(), *cells = json_array();
+    int shared = 0;
     lf_report r;
 
+    for (int i = 0; i < b->grids; i++)
+        shared = shared || b->grid[i].pcp * b->grid[i].tp > 1;
     lf_columns_json(o, run_columns, b);
     lf_report_init(&r);
     lf_report_options(&r, b->job.o);
-    lf_job_libraries(&r);
+    lf_job_libraries(&r, b->device, shared);
     json_object_set(o, "argv", r.argv);
     json_object_set(o, "config", r.config);
     json_object_set(o, "libraries", r.libraries);

@@ -3,8 +3,10 @@
 #include "config.h"
 #endif
 
+#include "dev_cuda.h"
 #include "job.h"
 #include "log.h"
+#include "pattern.h"
 
 #include <hdf5.h>
 #include <mpi.h>
@@ -21,7 +23,39 @@ const char *lf_job_version(void)
     return PACKAGE_VERSION;
 }
 
-void lf_job_libraries(lf_report *r)
+/* From 2.13 on it tells at run time. */
+static const char *jansson_text(void)
+{
+#if JANSSON_VERSION_HEX >= 0x020d00
+    return jansson_version_str();
+#else
+    return JANSSON_VERSION;
+#endif
+}
+
+/* "13.1", or with patch >= 0 "2.28.9"; nothing where there is none. */
+static void version_add(lf_report *r, const char *name, int major, int minor, int patch)
+{
+    char text[48];
+
+    snprintf(text, sizeof text, patch < 0 ? "%d.%d" : "%d.%d.%d", major, minor, patch);
+    if (major || minor)
+        lf_report_library(r, name, text);
+}
+
+static void gpu_libraries(lf_report *r, int shared)
+{
+    lf_cuda_versions v;
+
+    lf_cuda_versions_get(&v);
+    version_add(r, "cuda_runtime", v.runtime / 1000, v.runtime % 1000 / 10, -1);
+    version_add(r, "cuda_driver", v.driver / 1000, v.driver % 1000 / 10, -1);
+    version_add(r, "cublaslt", v.cublaslt[0], v.cublaslt[1], v.cublaslt[2]);
+    if (shared)
+        version_add(r, "nccl", v.nccl / 10000, v.nccl / 100 % 100, v.nccl % 100);
+}
+
+void lf_job_libraries(lf_report *r, const char *device, int shared)
 {
     char text[MPI_MAX_LIBRARY_VERSION_STRING];
     unsigned a, b, c;
@@ -33,7 +67,13 @@ void lf_job_libraries(lf_report *r)
     H5get_libversion(&a, &b, &c);
     snprintf(text, sizeof text, "%u.%u.%u", a, b, c);
     lf_report_library(r, "hdf5", text);
-    lf_report_library(r, "jansson", JANSSON_VERSION);
+    lf_report_library(r, "jansson", jansson_text());
+    lf_pattern_library(text);
+    lf_report_library(r, "pcre2", text);
+    if (device && strcmp(device, "cuda") == 0)
+        gpu_libraries(r, shared);
+    else if (device)
+        lf_report_library(r, "blis", lf_cpu_blis());
 }
 
 /* Being told to stop is a question asked between passes; a full disk or a closed pipe is an error like any

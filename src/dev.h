@@ -357,6 +357,7 @@ enum { LF_CPU_TILE = 512, LF_CUDA_TILE = 8192 };       /* their lf_dev.tile */
 
 /* The CPU backend: BLIS for products, OpenMP over tiles of fixed height.  threads 0: OMP_NUM_THREADS or all cores. */
 int lf_cpu_open(lf_dev **out, const lf_model *m, lf_numerics numerics, int threads, lf_err *err);
+const char *lf_cpu_blis(void);             /* the version of BLIS, as it says itself */
 void lf_dev_close(lf_dev *d);              /* NULL is fine */
 
 #endif

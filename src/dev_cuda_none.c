@@ -27,3 +27,8 @@ int lf_cuda_uuid(int device, void *uuid, lf_err *err)
     (void)uuid;
     return lf_cuda_devices(&count, err);
 }
+
+void lf_cuda_versions_get(lf_cuda_versions *v)
+{
+    *v = (lf_cuda_versions){ 0 };
+}

@@ -161,6 +161,8 @@ int lf_job_report(lf_job *j, int *code, lf_err *err);
 /* ---- cmd_prefill.c ---- */
 
 const char *lf_job_version(void);
-void lf_job_libraries(lf_report *r);
+/* Versions of the libraries in use, as they say themselves.  device: lf_dev_ops.name, NULL: none was opened; shared:
+ * ranks share prompts (pcp x tp > 1).  Not collective. */
+void lf_job_libraries(lf_report *r, const char *device, int shared);
 
 #endif

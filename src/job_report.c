@@ -101,7 +101,7 @@ static void identity_add(const lf_job *j, lf_report *report)
     report->grid = j->grid;
     memcpy(report->started, j->started, sizeof report->started);
     lf_report_options(report, j->o);
-    lf_job_libraries(report);
+    lf_job_libraries(report, j->dev ? j->dev->ops->name : NULL, j->grid.ep > 1);
 }
 
 static void formula_add(const lf_job *j, lf_report *report)

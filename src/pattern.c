@@ -161,3 +161,12 @@ int lf_pattern_find(const lf_pattern *p, lf_matcher *m, const uint8_t *classes, 
     *end = at[1];
     return 1;
 }
+
+void lf_pattern_library(char version[64])
+{
+    int n = pcre2_config(PCRE2_CONFIG_VERSION, NULL);
+
+    version[0] = 0;
+    if (n > 0 && n <= 64)                  /* it does not ask for the room */
+        pcre2_config(PCRE2_CONFIG_VERSION, version);
+}

@@ -40,4 +40,6 @@ void lf_matcher_free(lf_matcher *m);
 int lf_pattern_find(const lf_pattern *p, lf_matcher *m, const uint8_t *classes, size_t n, size_t from,
                     size_t *first, size_t *end, lf_err *err);
 
+void lf_pattern_library(char version[64]);             /* of PCRE2, as it says itself */
+
 #endif

@@ -74,6 +74,7 @@ if [ -n "${PYTHON:-}" ]; then
 import json, sys
 r = json.load(open(sys.argv[1]))
 assert r["weights"] == "dummy" and r["weights_id"] is None and r["num_ranks"] == 2 and r["repeat"] == 2
+assert r["libraries"]["blis"] and "cuda_runtime" not in r["libraries"]
 assert r["config"]["grids"] == "1x1x1,1x2x1" and r["seed"] == 5 and r["schema_version"] == 1
 cells = r["cells"]
 assert [(c["length"], c["grid"]) for c in cells] == [(200, "1x1x1"), (200, "1x2x1"), (300, "1x1x1"), (300, "1x2x1")]

@@ -278,7 +278,8 @@ assert len(shown["ranks"]) == 2 and sum(r["prompts_taken"] for r in shown["ranks
 assert all(0 < p["ttft_ms"] <= 1e3 * p["durable_s"] for p in shown["prompts"])
 told = {r["custom_id"]: r for r in map(json.loads, open(sys.argv[2].replace("report.json", "results.jsonl")))}
 assert all(abs(told[p["custom_id"]]["durable_s"] - p["durable_s"]) < 1e-6 for p in shown["prompts"])
-assert shown["exit_code"] == 0 and shown["libraries"]["hdf5"] and shown["config"]["format"] == "json"
+assert shown["exit_code"] == 0 and shown["libraries"]["hdf5"] and shown["libraries"]["blis"]
+assert shown["config"]["format"] == "json"
 END
     result $? "the JSON report is the stored one and holds together"
 else

@@ -1,9 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#ifdef HAVE_CONFIG_H
+#include "config.h"
+#endif
+
+#include "dev_cuda.h"
 #include "job.h"
 #include "tap.h"
 
 #include <stdlib.h>
 #include <string.h>
+
+#ifndef LF_HAVE_CUDA
+#define LF_HAVE_CUDA 0
+#endif
+#ifndef LF_HAVE_NCCL
+#define LF_HAVE_NCCL 0
+#endif
 
 static lf_requests requests_of(const int64_t *tokens, int64_t n)
 {
@@ -71,9 +83,64 @@ static void test_batches(void)
     free(r.v);
 }
 
+/* "13.1.0": numbers and points. */
+static int is_version(const json_t *libraries, const char *name, int points)
+{
+    const char *text = json_string_value(json_object_get(libraries, name));
+    int found = 0;
+
+    for (const char *c = text; c && *c; c++)
+        found += *c == '.';
+    return text && text[0] >= '1' && text[0] <= '9' && found == points && strspn(text, "0123456789.") == strlen(text);
+}
+
+static int has(const json_t *libraries, const char *name)
+{
+    return json_object_get(libraries, name) != NULL;
+}
+
+static lf_report libraries_of(const char *device, int shared)
+{
+    lf_report r;
+
+    lf_report_init(&r);
+    lf_job_libraries(&r, device, shared);
+    return r;
+}
+
+static void test_libraries(void)
+{
+    lf_report cpu = libraries_of("cpu", 1), none = libraries_of(NULL, 1), gpu = libraries_of("cuda", 1),
+              alone = libraries_of("cuda", 0);
+    lf_cuda_versions v;
+
+    TAP_CHECK(has(cpu.libraries, "mpi") && is_version(cpu.libraries, "hdf5", 2) &&
+                  is_version(cpu.libraries, "jansson", 1) + is_version(cpu.libraries, "jansson", 2) == 1 &&
+                  has(cpu.libraries, "pcre2") && has(cpu.libraries, "blis") && json_object_size(cpu.libraries) == 5,
+              "libraries of a run on the CPU: %s", json_string_value(json_object_get(cpu.libraries, "blis")));
+    TAP_CHECK(json_object_size(none.libraries) == 4 && !has(none.libraries, "blis"), "without a device, fewer");
+    lf_cuda_versions_get(&v);
+    if (LF_HAVE_CUDA) {
+        TAP_CHECK(v.runtime >= 12000 && is_version(gpu.libraries, "cuda_runtime", 1) && v.cublaslt[0] >= 12 &&
+                      is_version(gpu.libraries, "cublaslt", 2) && !has(gpu.libraries, "blis"),
+                  "on a GPU: CUDA %s, cuBLASLt %s", json_string_value(json_object_get(gpu.libraries, "cuda_runtime")),
+                  json_string_value(json_object_get(gpu.libraries, "cublaslt")));
+        TAP_CHECK(has(gpu.libraries, "cuda_driver") == (v.driver != 0), "of the driver, where there is one");
+    } else {
+        TAP_CHECK(v.runtime == 0 && v.driver == 0 && v.cublaslt[0] == 0 && v.nccl == 0, "there is no CUDA");
+    }
+    TAP_CHECK((v.nccl >= 20000) == LF_HAVE_NCCL && is_version(gpu.libraries, "nccl", 2) == LF_HAVE_NCCL &&
+                  !has(alone.libraries, "nccl"), "NCCL, where ranks share prompts");
+    lf_report_free(&cpu);
+    lf_report_free(&none);
+    lf_report_free(&gpu);
+    lf_report_free(&alone);
+}
+
 int main(void)
 {
     test_order();
     test_batches();
+    test_libraries();
     return tap_done();
 }

@@ -57,6 +57,11 @@ void lf_cpu_ab_add(int64_t m, int64_t n, int64_t k, const float *a, int64_t lda,
     multiply(BLIS_NO_TRANSPOSE, m, n, k, a, lda, b, ldb, 1, c, ldc);
 }
 
+const char *lf_cpu_blis(void)
+{
+    return bli_info_get_version_str();
+}
+
 static void cpu_close(lf_dev *d)
 {
     lf_cpu *c = lf_cpu_of(d);
