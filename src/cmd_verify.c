@@ -36,6 +36,7 @@ static void say(const char *path, const lf_kv_report *report, const lf_deep_repo
     printf("\n");
 }
 
+/* An exit status. */
 static int verify_one(const char *path, lf_deep *d, int64_t tokens)
 {
     lf_kvread *r;
@@ -50,16 +51,18 @@ static int verify_one(const char *path, lf_deep *d, int64_t tokens)
     }
     if (rc)
         printf("%s: FAILED: %s\n", path, without_path(err.text, path));
+    else if (deep.unsure.text[0])
+        printf("%s: CANNOT TELL: checksums are right; %s\n", path, deep.unsure.text);
     else
         say(path, &report, &deep);
     fflush(stdout);
-    return rc;
+    return rc ? LF_EXIT_FAILED : deep.unsure.text[0] ? LF_EXIT_UNDECIDED : LF_EXIT_DONE;
 }
 
 int lf_cmd_verify(const lf_options *o, lf_err *err)
 {
     lf_deep *deep = NULL;
-    int failed = 0;
+    int failed = 0, unsure = 0;
 
     err->text[0] = 0;
     if (!o->deep != !o->model) {
@@ -68,8 +71,11 @@ int lf_cmd_verify(const lf_options *o, lf_err *err)
     }
     if (o->deep && lf_deep_open(&deep, o->model, err))
         return LF_EXIT_FAILED;
-    for (int i = 0; i < o->operands.n; i++)
-        failed |= verify_one(o->operands.v[i], deep, o->length) != 0;
+    for (int i = 0; i < o->operands.n; i++) {
+        int code = verify_one(o->operands.v[i], deep, o->length);
+        failed = failed || code == LF_EXIT_FAILED;
+        unsure = unsure || code == LF_EXIT_UNDECIDED;
+    }
     lf_deep_close(deep);
-    return failed ? LF_EXIT_FAILED : LF_EXIT_DONE;
+    return failed ? LF_EXIT_FAILED : unsure ? LF_EXIT_UNDECIDED : LF_EXIT_DONE;
 }

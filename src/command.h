@@ -17,6 +17,7 @@ enum {
     LF_EXIT_FAILED = 1,                    /* the run failed */
     LF_EXIT_USAGE = 2,                     /* the command line, the model's files or the prompts */
     LF_EXIT_SOME_FAILED = 3,               /* finished, some prompts failed: see results.jsonl */
+    LF_EXIT_UNDECIDED = 4,                 /* verify --deep: files that it can call neither right nor wrong */
     LF_EXIT_AGAIN = 75                     /* stopped early: run the same command again */
 };
 

@@ -102,6 +102,19 @@ static int parse_choices(lf_kvread *r, lf_err *err)
     return 0;
 }
 
+/* Files of before do not say. */
+static int parse_attention(lf_kvread *r, lf_err *err)
+{
+    const char *mode = NULL;
+
+    if (json_object_get(r->identity, "pcp_attention") && !(mode = text_of(r, "pcp_attention", err)))
+        return -1;
+    if (mode && strcmp(mode, "gather") && strcmp(mode, "merge"))
+        return lf_fail(err, "%s: pcp_attention is \"%.40s\"; gather and merge are known", r->path, mode);
+    r->meta.pcp_attention = mode;
+    return 0;
+}
+
 static int parse_numbers(lf_kvread *r, lf_err *err)
 {
     lf_kv_meta *m = &r->meta;
@@ -150,7 +163,7 @@ static int read_meta(lf_kvread *r, lf_err *err)
     m->tokenizer_sha256 = json_string_value(json_object_get(r->identity, "tokenizer_sha256"));
     if (!m->custom_id || !m->weights_id || !m->producer || !m->created)
         return -1;
-    return parse_choices(r, err) || parse_numbers(r, err) ? -1 : 0;
+    return parse_choices(r, err) || parse_attention(r, err) || parse_numbers(r, err) ? -1 : 0;
 }
 
 /* ---- open and close ---- */

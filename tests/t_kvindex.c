@@ -217,6 +217,10 @@ static void resume_other(void)
         int rc = lf_kvindex_resume(s.out, &m, s.ids, LF_CHECK_BYTES, 0, &found, &err);
         TAP_CHECK(rc && strstr(err.text, says[k]) && strstr(err.text, "--overwrite"), "refused: %s", err.text);
     }
+    lf_kv_meta made = s.x.meta;
+    made.pcp_attention = "gather";
+    TAP_CHECK(!lf_kvindex_resume(s.out, &made, s.ids, LF_CHECK_BYTES, 0, &found, &err) && found.skip,
+              "how attention was done is not compared");
     s.ids[132]++;
     int rc = lf_kvindex_resume(s.out, &s.x.meta, s.ids, LF_CHECK_BYTES, 0, &found, &err);
     TAP_CHECK(rc && strstr(err.text, "other tokens"), "refused: %s", err.text);

@@ -62,6 +62,101 @@ END
     result $? "changed state is found when the whole prompt is run"
 fi
 
+# ---- merge mode
+for mode in gather merge; do
+    $mpi -q -n 2 "$longfill" prefill -q -m "$model" -i "$dir/prompts" -o "$dir/$mode" --pcp 2 --pcp-attention $mode \
+        >"$dir/out" 2>"$dir/err" </dev/null
+    code=$?
+    [ $code -eq 0 ] && "$longfill" info "$dir/$mode/kv/b.h5" >"$dir/out" 2>"$dir/err" &&
+        grep -q "^pcp_attention  *$mode\$" "$dir/out"
+    result $? "a file of $mode mode says so"
+done
+$mpi -q -n 1 "$longfill" prefill -q -m "$model" -i "$dir/prompts" -o "$dir/alone" --pcp-attention merge \
+    >"$dir/out" 2>"$dir/err" </dev/null
+"$longfill" info --json "$dir/alone/kv/b.h5" >"$dir/out" 2>"$dir/err" && grep -q '"pcp_attention": "gather"' "$dir/out"
+result $? "one rank has nothing to merge"
+$mpi -q -n 2 "$longfill" prefill -m "$model" -i "$dir/prompts" -o "$dir/merge" --pcp 2 --pcp-attention gather \
+    >"$dir/out" 2>"$dir/err" </dev/null
+code=$?
+[ $code -eq 0 ] && grep -q "^skipped_requests  *2\$" "$dir/out"
+result $? "and files of either mode are done for the other"
+
+# A head as released, and index keys of 4 bits: here the rounding of merge mode does grow past 5 %.
+"$longfill" synth --preset mini --seed 1 --set num_hidden_layers=4 "$dir/mini" >"$dir/out" 2>"$dir/err"
+$mpi -q -n 2 "$longfill" prefill -q -m "$dir/mini" -i "$dir/prompts" -o "$dir/sound" --pcp 2 --pcp-attention merge \
+    >"$dir/out" 2>"$dir/err" </dev/null
+deep "$dir/mini" "$dir/sound/kv/b.h5"
+[ $code -eq 4 ] || [ $code -eq 0 ]
+result $? "a sound file of merge mode is not called wrong: exit $code"
+
+if [ -n "${PYTHON:-}" ]; then
+    cat >"$dir/remake.py" <<'END'
+"""remake.py FROM TO MODE [DATASET CODE]: a copy whose identity says gather, merge or (none) nothing, with row 20 of the
+dataset all CODE; checksums are those of what is there then."""
+import json, os, shutil, sys
+import h5py, numpy
+import kvfile_h5py
+
+
+def remake(path, mode, dataset, code):
+    with h5py.File(path, "r+") as f:
+        j = json.loads(f.attrs["identity"])
+        j.pop("pcp_attention", None)
+        j.update({} if mode == "none" else {"pcp_attention": mode})
+        f.attrs["identity"] = numpy.bytes_(json.dumps(j))
+        if dataset and not f[dataset].is_virtual:
+            d = f[dataset]
+            d[20] = int(code)
+            d.attrs.modify("crc32c", kvfile_h5py.crc32c(d[()].tobytes()))
+
+
+source, path, mode, dataset, code = (sys.argv[1:] + [None, None])[:5]
+parts = path[:-3] + ".parts"
+shutil.copy(source, path)
+remake(path, mode, dataset, code)
+if os.path.isdir(source[:-3] + ".parts"):
+    shutil.rmtree(parts, ignore_errors=True)
+    shutil.copytree(source[:-3] + ".parts", parts)
+    with h5py.File(path, "r+") as f:
+        listed = json.loads(f["parts"].attrs["list"])
+        for part in listed:
+            name = os.path.join(os.path.dirname(path), part["name"])
+            remake(name, mode, dataset, code)
+            with open(name, "rb") as p:
+                data = p.read()
+            part.update(bytes=len(data), crc32c=kvfile_h5py.crc32c(data))
+        f["parts"].attrs["list"] = numpy.bytes_(json.dumps(listed))
+END
+    judged() {                               # judged EXIT WORDS FROM MODE [DATASET CODE]
+        want=$1 words=$2 from=$dir/$3/kv/b.h5
+        shift 3
+        PYTHONPATH=${srcdir:-.} "$PYTHON" -B "$dir/remake.py" "$from" "$dir/made/b.h5" "$@" 2>"$dir/err" &&
+            deep "$model" "$dir/made/b.h5" && [ $code -eq "$want" ] && grep -q "b.h5: $words" "$dir/out"
+        result $? "exit $want, ${words%%[!A-Za-z ]*}: ${from#"$dir"/}, $*"
+    }
+    mkdir "$dir/made"
+    large=126 nan=127                        # e4m3
+    row=layers/003/compressed_nope
+    judged 0 "ok, " fp8 merge
+    judged 4 "CANNOT TELL: checksums are right; /layers/003/compressed, .*; merge mode made" fp8 merge $row $large
+    deep "$model" "$dir/made/b.h5" "$dir/fp8/kv/a.h5"
+    [ $code -eq 4 ] && grep -q "a.h5: ok" "$dir/out"
+    result $? "one file that cannot be judged, and one that is right"
+    deep "$model" "$dir/made/b.h5" "$dir/none.h5"
+    [ $code -eq 1 ] && grep -q "b.h5: CANNOT TELL" "$dir/out"
+    result $? "and one that is wrong"
+    judged 1 "FAILED: /layers/003/compressed, rows" fp8 gather $row $large
+    judged 1 "FAILED: /layers/003/compressed, rows" fp8 none $row $large
+    judged 1 "FAILED: /layers/003/compressed, rows" fp8 merge $row $nan
+    judged 1 "FAILED: /layers/001/compressed, rows" fp8 merge layers/001/compressed_nope $large
+    judged 4 "CANNOT TELL: .*; merge mode may have made" gather none $row $large
+    judged 1 "FAILED: /layers/003/compressed, rows" gather gather $row $large
+    judged 0 "ok, " gather none
+    "$longfill" info "$dir/made/b.h5" >"$dir/out" 2>"$dir/err" && grep -q "^pcp_attention  *not recorded$" "$dir/out" &&
+        "$longfill" info --json "$dir/made/b.h5" >"$dir/out" 2>"$dir/err" && grep -q '"pcp_attention": null' "$dir/out"
+    result $? "a file that does not say how it was made is read"
+fi
+
 "$longfill" synth --preset nano --seed 9 "$dir/other" >"$dir/out" 2>"$dir/err"
 deep "$dir/other" "$dir/one/kv/a.h5"
 [ $code -eq 1 ] && grep -q "FAILED: it is of another model" "$dir/out"
