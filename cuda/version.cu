@@ -6,13 +6,15 @@
 #include "config.h"
 #endif
 
-#include "dev_cuda.h"
+#include "cuda.cuh"
 
 #include <cublasLt.h>
 #include <cuda_runtime.h>
 #ifdef LF_HAVE_NCCL
 #include <nccl.h>
 #endif
+
+static_assert(LF_STAGES * LF_STAGE_BYTES == LF_CUDA_STAGING, "memory_open takes what is planned (dev_cuda_plan.h)");
 
 void lf_cuda_versions_get(lf_cuda_versions *v)
 {

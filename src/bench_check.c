@@ -95,6 +95,8 @@ static int memory_check(const lf_bench *b, lf_err *err)
     p.on_host = 1;
     p.made_up = !b->job.checkpoint;
     p.merge = o->pcp_attention == LF_PCP_MERGE;
+    p.kv_dtype = b->job.kv_dtype;
+    p.logits.last = 1;
     for (int i = 0; i < b->grids * b->lengths && !bad; i++) {
         p.length = b->length[i / b->grids];
         bad = fits(b, &p, &b->grid[i % b->grids], err);

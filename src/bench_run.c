@@ -58,7 +58,7 @@ static int fits(lf_bench *b, lf_err *err)
 {
     lf_job *j = &b->job;
     lf_fit f = { .model = &j->model, .checkpoint = j->checkpoint, .dev = j->dev, .grid = j->grid,
-                 .merge = j->o->pcp_attention == LF_PCP_MERGE };
+                 .merge = j->o->pcp_attention == LF_PCP_MERGE, .kv_dtype = j->kv_dtype, .logits = { .last = 1 } };
     int n[LF_BENCH_MOST];
 
     for (int i = 0; i < b->lengths; i++)

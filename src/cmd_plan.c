@@ -65,12 +65,14 @@ static json_t *sizes_json(const lf_grid *g)
 
 static json_t *grid_json(const lf_plan_grid *g)
 {
-    json_t *o = sizes_json(&g->grid), *weights = json_object(), *pass = json_object();
+    json_t *o = sizes_json(&g->grid), *weights = json_object(), *pass = json_object(), *host = json_object();
 
     for (int i = 0; i < LF_PLAN_GROUPS; i++)
         set_bytes(weights, lf_plan_group_name((lf_plan_group)i), g->group[i]);
     for (int i = 0; i < LF_MEMORY_KINDS; i++)
         set_bytes(pass, lf_memory_name((lf_memory_kind)i), (int64_t)g->pass[i]);
+    for (int i = 0; i < LF_HOST_KINDS; i++)
+        set_bytes(host, lf_host_name((lf_host_kind)i), (int64_t)g->host[i]);
     set_bytes(o, "fullest_rank", g->grid.rank);
     json_object_set_new(o, "weights", weights);
     set_bytes(o, "weight_bytes", g->weights);
@@ -81,6 +83,8 @@ static json_t *grid_json(const lf_plan_grid *g)
     set_bytes(o, "pass_bytes", g->pass_bytes);
     set_bytes(o, "device_bytes", g->device_bytes);
     json_object_set_new(o, "fits", json_boolean(g->fits));
+    json_object_set_new(o, "host", host);
+    set_bytes(o, "host_bytes", g->host_bytes);
     return o;
 }
 
@@ -164,7 +168,8 @@ static void grid_text(FILE *out, json_t *g)
     fprintf(out, " %11s", human(buf, g, "kernel_bytes"));
     for (int i = 0; i < LF_MEMORY_KINDS; i++)
         fprintf(out, " %11s", human(buf, pass, lf_memory_name((lf_memory_kind)i)));
-    fprintf(out, " %11s  %s\n", human(buf, g, "device_bytes"), json_is_true(json_object_get(g, "fits")) ? "yes" : "no");
+    fprintf(out, " %11s  %-4s", human(buf, g, "device_bytes"), json_is_true(json_object_get(g, "fits")) ? "yes" : "no");
+    fprintf(out, " %11s\n", human(buf, g, "host_bytes"));
 }
 
 static void smallest_text(FILE *out, json_t *g)
@@ -190,7 +195,7 @@ static void grids_text(FILE *out, json_t *o)
     fprintf(out, "    dp x pcp x  tp %11s %11s %11s", "weights", "expanded", "kernels");
     for (int k = 0; k < LF_MEMORY_KINDS; k++)
         fprintf(out, " %11s", lf_memory_name((lf_memory_kind)k));
-    fprintf(out, " %11s  fits\n", "in all");
+    fprintf(out, " %11s  fits %11s\n", "in all", "host memory");
     json_array_foreach(json_object_get(o, "grids"), i, v)
         grid_text(out, v);
     if (json_is_null(best))
@@ -233,6 +238,9 @@ static int question(lf_plan *p, const lf_options *o, lf_err *err)
     p->act_bytes = p->on_host || (p->numerics == LF_EXACT && kv == LF_KV_F32) ? 4 : 2;
     p->made_up = p->on_host && !p->checkpoint;
     p->merge = o->pcp_attention == LF_PCP_MERGE;
+    p->kv_dtype = kv;
+    p->logits.last = 1;
+    p->tokens = p->length;
     return p->on_host ? lf_kernels_none(err) : lf_kernels_read(&p->kernels, err);
 }
 

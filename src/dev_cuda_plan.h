@@ -38,7 +38,8 @@ enum {
     LF_CUDA_SCORES = 256 << 20,            /* bytes of index scores at a time, but one query's at least */
     LF_CUDA_SCORE_QUERIES = 1 << 16,
     LF_CUDA_FOLD_QUERIES = 8192,           /* index queries as e4m3 at a time */
-    LF_CUDA_SORT = 4096                    /* keys that are sorted without scratch */
+    LF_CUDA_SORT = 4096,                   /* keys that are sorted without scratch */
+    LF_CUDA_STAGING = 64 << 20             /* HOST memory, pinned: of copies, taken when the device opens */
 };
 
 /* What a matrix takes among the weights: data, scales and, of e4m3, the scales once more as products want them. */

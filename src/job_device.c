@@ -75,7 +75,7 @@ int lf_job_threads(lf_job *j, int *threads, lf_err *err)
 static lf_fit fit_of(const lf_job *j)
 {
     return (lf_fit){ .model = &j->model, .checkpoint = j->checkpoint, .dev = j->dev, .grid = j->grid,
-                     .merge = j->o->pcp_attention == LF_PCP_MERGE, .topk = j->want.topk };
+                     .merge = j->o->pcp_attention == LF_PCP_MERGE, .kv_dtype = j->kv_dtype, .logits = j->want };
 }
 
 /* Prompts of every pass, and all their lengths one after the other; both are the caller's. */

@@ -25,8 +25,7 @@ static int need_gather(lf_job *j, need *all, lf_err *err)
     }
     *all = mine;
     for (const need *r = got; r && r < (const need *)got + j->world; r++) {
-        if (r->most.device_bytes > all->most.device_bytes)
-            all->most = r->most;
+        lf_plan_most(&all->most, &r->most);
         all->left = lf_min(all->left, r->left);
     }
     free(got);
@@ -77,6 +76,7 @@ static void memory_add(json_t *o, const need *all)
     number_set(o, "kernel_bytes", g->kernels);
     number_set(o, "pass_bytes", g->pass_bytes);
     number_set(o, "device_bytes", g->device_bytes);
+    number_set(o, "host_bytes", g->host_bytes);
     if (all->left >= 0)
         number_set(o, "free_bytes", all->left);
 }

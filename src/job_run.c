@@ -10,8 +10,6 @@
 
 enum { SAID_AT_MOST = 10 };                /* failed prompts that a rank names on stderr */
 
-#define WRITER_BYTES ((size_t)256 << 20)   /* of finished rows on their way to the files */
-
 /* One pass on the computing thread: what the engine's sink is called with. */
 typedef struct job_pass {
     lf_job *job;
@@ -269,7 +267,6 @@ static int loop(lf_job *j, lf_err *err)
 int lf_job_run(lf_job *j, lf_err *err)
 {
     lf_writer_store store = lf_job_store(j);
-    size_t budget = WRITER_BYTES, rows = 8 * sizeof(float) * (size_t)j->model.vocab;
 
     pthread_mutex_init(&j->lock, NULL);
     pthread_cond_init(&j->part_done, NULL);
@@ -277,7 +274,7 @@ int lf_job_run(lf_job *j, lf_err *err)
     j->why = lf_alloc((size_t)j->plan.n * sizeof *j->why);
     int bad = j->results ? 0 : lf_results_open(&j->results, j->o->output, 0, err);
     if (!bad)
-        bad = lf_writer_open(&j->writer, &store, budget > rows ? budget : rows, err);
+        bad = lf_writer_open(&j->writer, &store, lf_writer_budget(&j->model), err);
     if (lf_job_any(j, bad, err))
         return -1;
     if (lf_topo_barrier(j->topo.world, err) || loop(j, err))

@@ -66,22 +66,27 @@ static size_t half_bytes(const lf_pass *p)
     return most > one ? most : one;
 }
 
+size_t lf_out_bytes(const lf_pass *p)
+{
+    return 2 * ((half_bytes(p) + ALIGN - 1) / ALIGN * ALIGN);
+}
+
 int lf_out_open(lf_pass *p)
 {
     lf_engine *e = p->engine;
-    size_t bytes = (half_bytes(p) + ALIGN - 1) / ALIGN * ALIGN;
+    size_t both = lf_out_bytes(p);
 
-    if (e->out_bytes < 2 * bytes) {
+    if (e->out_bytes < both) {
         p->ops->host_give(p->dev, e->out_host);
         e->out_host = NULL;
         e->out_bytes = 0;
-        if (p->ops->host_take(p->dev, &e->out_host, 2 * bytes, "finished rows", p->err))
+        if (p->ops->host_take(p->dev, &e->out_host, both, "finished rows", p->err))
             return -1;
-        e->out_bytes = 2 * bytes;
+        e->out_bytes = both;
     }
-    p->out.bytes = bytes;
+    p->out.bytes = both / 2;
     for (int i = 0; i < 2; i++)
-        p->out.half[i] = (lf_out_half){ .host = (char *)e->out_host + (size_t)i * bytes };
+        p->out.half[i] = (lf_out_half){ .host = (char *)e->out_host + (size_t)i * p->out.bytes };
     return 0;
 }
 

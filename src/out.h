@@ -28,6 +28,8 @@ typedef struct lf_out {
     int now;                               /* the one that is filled, or was last */
 } lf_out;
 
+/* Bytes of both halves together: planned by the same function that takes them. */
+size_t lf_out_bytes(const lf_pass *p);
 /* The two halves: memory of the engine, that grows and is kept. */
 int lf_out_open(lf_pass *p);
 void lf_out_close(lf_pass *p);

@@ -373,14 +373,21 @@ static void unshare(lf_pass *p)
     free(p->tiling);
 }
 
+/* Host copies of what put_rows puts. */
+static size_t rows_bytes(const lf_pass *p)
+{
+    return (8 + 8 + 4) * (size_t)p->mine->rows + (4 + 4) * (size_t)p->tile_rows;
+}
+
 /* Positions, window slots and token ids of the local rows. */
 static void put_rows(lf_pass *p)
 {
-    size_t rows = (size_t)p->mine->rows;
-    int64_t *pos = lf_alloc(8 * rows), *slot = lf_alloc(8 * rows);
-    uint32_t *ids = lf_alloc(4 * rows);
-    float *ones = lf_alloc(sizeof(float) * (size_t)p->tile_rows);
-    int32_t *iota = lf_alloc(4 * (size_t)p->tile_rows);
+    size_t rows = (size_t)p->mine->rows, tile = (size_t)p->tile_rows;
+    void *host = lf_alloc(rows_bytes(p));
+    int64_t *pos = host, *slot = pos + rows;
+    uint32_t *ids = (uint32_t *)(slot + rows);
+    float *ones = (float *)(ids + rows);
+    int32_t *iota = (int32_t *)(ones + tile);
 
     for (int r = 0; r < p->mine->runs; r++) {
         const lf_run *k = &p->mine->run[r];
@@ -397,13 +404,9 @@ static void put_rows(lf_pass *p)
     p->ops->put(p->dev, p->pos, pos, 8 * rows);
     p->ops->put(p->dev, p->kv_row, slot, 8 * rows);
     p->ops->put(p->dev, p->ids, ids, 4 * rows);
-    p->ops->put(p->dev, p->ones, ones, sizeof(float) * (size_t)p->tile_rows);
-    p->ops->put(p->dev, p->iota, iota, 4 * (size_t)p->tile_rows);
-    free(pos);
-    free(slot);
-    free(ids);
-    free(ones);
-    free(iota);
+    p->ops->put(p->dev, p->ones, ones, 4 * tile);
+    p->ops->put(p->dev, p->iota, iota, 4 * tile);
+    free(host);
 }
 
 int lf_pass_open(lf_pass *p, lf_engine *e, int n, const lf_prompt *prompts, const lf_sink *sink, double *seconds,
@@ -435,7 +438,8 @@ void lf_pass_close(lf_pass *p)
     *p = (lf_pass){ 0 };
 }
 
-size_t lf_pass_plan(const lf_engine *e, int n, const int64_t *lengths, size_t of[LF_MEMORY_KINDS], lf_dev_load *load)
+size_t lf_pass_plan(const lf_engine *e, int n, const int64_t *lengths, size_t of[LF_MEMORY_KINDS], lf_dev_load *load,
+                    size_t host[LF_HOST_KINDS])
 {
     lf_pass p = { 0 };
     wants w = { .n = 0 };
@@ -444,6 +448,10 @@ size_t lf_pass_plan(const lf_engine *e, int n, const int64_t *lengths, size_t of
     ask_all(&w, &p);
     if (load)
         lf_pass_load(&p, load);
+    if (host) {
+        host[LF_HOST_OUTPUT] = lf_out_bytes(&p) + lf_engine_counts(e->model);
+        host[LF_HOST_PROMPTS] = rows_bytes(&p);
+    }
     unshare(&p);
     if (of)
         memcpy(of, w.of, sizeof w.of);

@@ -155,8 +155,10 @@ int lf_pass_open(lf_pass *p, lf_engine *e, int n, const lf_prompt *prompts, cons
                  lf_err *err);
 void lf_pass_close(lf_pass *p);
 
-/* Bytes of a pass, and by kind (of: or NULL); and (load: or NULL) what it asks of the device's operations. */
-size_t lf_pass_plan(const lf_engine *e, int n, const int64_t *lengths, size_t of[LF_MEMORY_KINDS], lf_dev_load *load);
+/* Bytes of a pass, and by kind (of: or NULL); (load: or NULL) what it asks of the device's operations; (host: or NULL)
+ * output and prompts of host memory, without token ids, the others as they are. */
+size_t lf_pass_plan(const lf_engine *e, int n, const int64_t *lengths, size_t of[LF_MEMORY_KINDS], lf_dev_load *load,
+                    size_t host[LF_HOST_KINDS]);
 void lf_pass_load(const lf_pass *p, lf_dev_load *load);                /* pass_load.c; after shares and tile_rows */
 
 /* The formats of travelling rows, from the device and the numerics. */
@@ -232,6 +234,12 @@ static inline lf_act *lf_pass_streams(const lf_pass *p, int64_t row)
 static inline float *lf_pass_mix(const lf_pass *p, int64_t row)
 {
     return p->mix + row * (p->model->hc + p->model->hc * p->model->hc);
+}
+
+/* Bytes of engine->host_count. */
+static inline size_t lf_engine_counts(const lf_model *m)
+{
+    return sizeof(int32_t) * (size_t)m->experts;
 }
 
 static inline int lf_pass_ratio(const lf_pass *p, int layer)

@@ -2,6 +2,7 @@
 #include "plan.h"
 
 #include "weight.h"
+#include "writer.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -89,8 +90,8 @@ void lf_plan_weights_size(const lf_plan *p, lf_plan_grid *g)
 void lf_plan_pass_size(const lf_plan *p, lf_plan_grid *g)
 {
     lf_engine_plan e = { .model = p->model, .grid = g->grid, .numerics = p->numerics, .on_host = p->on_host,
-                         .act_bytes = p->act_bytes, .merge = p->merge, .topk = p->topk, .stores = p->stores,
-                         .kernels = p->kernels };
+                         .act_bytes = p->act_bytes, .merge = p->merge, .kv_dtype = p->kv_dtype,
+                         .logits = p->logits, .stores = p->stores, .kernels = p->kernels };
     const int64_t *lengths = p->lengths ? p->lengths : &p->length;
     int n = p->lengths ? p->prompts : 1;
 
@@ -98,6 +99,22 @@ void lf_plan_pass_size(const lf_plan *p, lf_plan_grid *g)
     lf_engine_plan_room(&e, n, lengths, &g->expanded, &g->kernels);
     g->device_bytes = g->weights + g->expanded + g->kernels + g->pass_bytes;
     g->fits = g->device_bytes <= p->memory;
+    lf_engine_plan_host(&e, n, lengths, g->host);
+    g->host[LF_HOST_WRITER] = g->grid.tp_rank ? 0 : lf_writer_budget(p->model);        /* the first tp rank writes */
+    g->host[LF_HOST_PROMPTS] += sizeof(uint32_t) * (size_t)p->tokens;
+    g->host_bytes = 0;
+    for (int i = 0; i < LF_HOST_KINDS; i++)
+        g->host_bytes += (int64_t)g->host[i];
+}
+
+void lf_plan_most(lf_plan_grid *most, const lf_plan_grid *g)
+{
+    lf_plan_grid device = g->device_bytes > most->device_bytes ? *g : *most;
+    const lf_plan_grid *host = g->host_bytes > most->host_bytes ? g : most;
+
+    memcpy(device.host, host->host, sizeof device.host);
+    device.host_bytes = host->host_bytes;
+    *most = device;
 }
 
 static void place(lf_grid *g, int pcp_rank, int tp_rank)
@@ -112,8 +129,7 @@ static void place(lf_grid *g, int pcp_rank, int tp_rank)
 /* Experts are as many on every rank, so the weights differ over tp only, by a few rows or columns. */
 void lf_plan_grid_size(const lf_plan *p, lf_plan_grid *g)
 {
-    lf_plan_grid one = { .grid = g->grid };
-    int64_t most = -1;
+    lf_plan_grid one = { .grid = g->grid }, most = { .device_bytes = -1 };
 
     for (int t = 0; t < g->grid.tp; t++) {
         place(&one.grid, 0, t);
@@ -121,12 +137,10 @@ void lf_plan_grid_size(const lf_plan *p, lf_plan_grid *g)
         for (int c = 0; c < g->grid.pcp; c++) {
             place(&one.grid, c, t);
             lf_plan_pass_size(p, &one);
-            if (one.device_bytes > most) {
-                most = one.device_bytes;
-                *g = one;
-            }
+            lf_plan_most(&most, &one);
         }
     }
+    *g = most;
 }
 
 /* ---- all grids ---- */

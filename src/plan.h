@@ -8,6 +8,9 @@
  * what its operations take for themselves (dev_cuda_plan.h); on the CPU weights stay in the mapped files, and only what
  * is kept as float32 counts.  Not counted: scratch memory of the CPU, and what the CUDA context and NCCL keep for
  * themselves.
+ *
+ * Host memory is that of `longfill prefill` in its passes.  Pieces for loading weights (cuda/load.cu) are given back
+ * before, and are less than what the writer takes.  Not counted: what CUDA, NCCL, MPI and HDF5 keep for themselves.
  */
 #ifndef LF_PLAN_H
 #define LF_PLAN_H
@@ -42,14 +45,17 @@ typedef struct lf_plan {
     size_t act_bytes;
     int on_host;                           /* CPU: matrices from files take no memory of their own */
     int made_up;                           /* weights without a checkpoint, on the CPU too: they take memory */
-    int merge, topk;
+    int merge;
+    lf_kv_dtype kv_dtype;                  /* resolved; of host memory only */
+    lf_logits_want logits;
+    int64_t tokens;                        /* of all prompts of the run, whose ids every rank keeps */
     uint32_t kernels;                      /* as in lf_dev */
     int64_t length, memory;                /* of the prompt; bytes a rank may take */
     const int64_t *lengths;                /* [prompts] of a pass of several, instead of `length`; or NULL */
     int prompts;
 } lf_plan;
 
-/* One grid, as its fullest rank sees it. */
+/* One grid, as its fullest rank sees it; host memory may be another rank's. */
 typedef struct lf_plan_grid {
     lf_grid grid;
     int64_t group[LF_PLAN_GROUPS];         /* weights that take device memory */
@@ -58,6 +64,8 @@ typedef struct lf_plan_grid {
     int64_t expanded;                      /* layers' experts as fp8: of the one that runs, and of the next */
     int64_t kernels;                       /* what else a GPU's operations take for themselves */
     int64_t pass_bytes, device_bytes;      /* device_bytes = weights + expanded + kernels + pass_bytes */
+    size_t host[LF_HOST_KINDS];
+    int64_t host_bytes;                    /* their sum */
     int fits;
 } lf_plan_grid;
 
@@ -68,6 +76,8 @@ void lf_plan_free(lf_plan *p);
 /* One rank, g->grid says which: its weights; then, with these, a pass and the sum. */
 void lf_plan_weights_size(const lf_plan *p, lf_plan_grid *g);
 void lf_plan_pass_size(const lf_plan *p, lf_plan_grid *g);
+/* What is more in g goes into *most: the sizes of the device, and those of the host. */
+void lf_plan_most(lf_plan_grid *most, const lf_plan_grid *g);
 /* g->grid's sizes are given. */
 void lf_plan_grid_size(const lf_plan *p, lf_plan_grid *g);
 /* All grids of p->ranks ranks that divide the model, smallest tp first, then largest pcp; *out is the caller's. */

@@ -18,7 +18,8 @@ static void describe(lf_plan *p, const lf_fit *f)
     p->made_up = !f->checkpoint;
     p->kernels = f->dev->kernels;
     p->merge = f->merge;
-    p->topk = f->topk;
+    p->kv_dtype = f->kv_dtype;
+    p->logits = f->logits;
 }
 
 /* The fullest pass. */
@@ -27,6 +28,10 @@ static void fullest(lf_plan *p, const lf_fit *f, int64_t passes, const int *n, c
 {
     lf_plan_grid g = { .grid = f->grid };
 
+    p->tokens = 0;
+    for (int64_t i = 0, k = 0; i < passes; i++)
+        for (int j = 0; j < n[i]; j++)
+            p->tokens += lengths[k++];
     lf_plan_weights_size(p, &g);
     *most = g;
     for (int64_t i = 0; i < passes; lengths += n[i++]) {
@@ -34,8 +39,7 @@ static void fullest(lf_plan *p, const lf_fit *f, int64_t passes, const int *n, c
         p->prompts = n[i];
         p->length = lengths[0];
         lf_plan_pass_size(p, &g);
-        if (g.device_bytes > most->device_bytes)
-            *most = g;
+        lf_plan_most(most, &g);
     }
 }
 

@@ -12,7 +12,9 @@ typedef struct lf_fit {
     const lf_checkpoint *checkpoint;       /* NULL: made-up weights */
     lf_dev *dev;                           /* open, nothing loaded */
     lf_grid grid;                          /* this rank's place */
-    int merge, topk;
+    int merge;
+    lf_kv_dtype kv_dtype;                  /* resolved */
+    lf_logits_want logits;
 } lf_fit;
 
 /* Passes of prompts of these lengths, one pass after the other: n[i] of them in pass i.  Not collective: each rank

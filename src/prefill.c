@@ -33,8 +33,7 @@ int lf_engine_open(lf_engine **out, const lf_engine_setup *s, lf_err *err)
     e->topo = s->topo;
     lf_engine_formats(e);
     if (lf_weights_load(&e->weights, s->model, s->checkpoint, s->seed, s->dev, &s->topo->grid, err) ||
-        s->dev->ops->host_take(s->dev, &e->host_count, sizeof(int32_t) * (size_t)s->model->experts, "counts of pairs",
-                               err)) {
+        s->dev->ops->host_take(s->dev, &e->host_count, lf_engine_counts(s->model), "counts of pairs", err)) {
         lf_engine_close(e);
         return -1;
     }

@@ -93,6 +93,17 @@ typedef enum lf_memory_kind {
 
 const char *lf_memory_name(lf_memory_kind k);          /* "streams", ... */
 
+/* What a run takes of host memory, on a CPU beside all that. */
+typedef enum lf_host_kind {
+    LF_HOST_OUTPUT,                        /* finished rows and logits on their way out: pinned on a GPU, as the next */
+    LF_HOST_STAGING,                       /* of a GPU's copies */
+    LF_HOST_WRITER,                        /* finished rows on their way to the files; not an engine's */
+    LF_HOST_PROMPTS,                       /* token ids of all prompts; what a pass puts on its device at first */
+    LF_HOST_KINDS
+} lf_host_kind;
+
+const char *lf_host_name(lf_host_kind k);              /* "output", ... */
+
 /* Sizes, before there is a device or a checkpoint: for planning. */
 typedef struct lf_engine_plan {
     const lf_model *model;
@@ -101,7 +112,9 @@ typedef struct lf_engine_plan {
     int on_host;                           /* the CPU backend; else a GPU */
     size_t act_bytes;                      /* 4: float32; 2: bf16 */
     int64_t tile;                          /* 0: the default */
-    int merge, topk;
+    int merge;
+    lf_kv_dtype kv_dtype;                  /* resolved; of host memory only */
+    lf_logits_want logits;
     const unsigned *stores;                /* [LF_ROLES] of lf_weights, for lf_engine_plan_room */
     uint32_t kernels;                      /* as in lf_dev */
 } lf_engine_plan;
@@ -110,5 +123,8 @@ typedef struct lf_engine_plan {
 void lf_engine_plan_room(const lf_engine_plan *s, int n, const int64_t *lengths, int64_t *expanded, int64_t *rest);
 
 size_t lf_engine_plan_bytes(const lf_engine_plan *s, int n, const int64_t *lengths, size_t of[LF_MEMORY_KINDS]);
+
+/* Host memory of an engine and of a pass; token ids, and what is not an engine's, are 0. */
+void lf_engine_plan_host(const lf_engine_plan *s, int n, const int64_t *lengths, size_t of[LF_HOST_KINDS]);
 
 #endif

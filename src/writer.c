@@ -10,6 +10,8 @@
 
 enum { ALIGN = 64 };
 
+#define BUDGET ((size_t)256 << 20)         /* of a job: some layers of a long prompt */
+
 typedef enum item_kind { ITEM_SKIP, ITEM_BEGIN, ITEM_ROWS, ITEM_LOGITS, ITEM_END, ITEM_QUIT } item_kind;
 
 /* The head of a piece in the ring; its bytes follow. */
@@ -323,13 +325,26 @@ static int thread_start(lf_writer *w)
     return why;
 }
 
+static size_t ring_bytes(size_t budget)
+{
+    return (budget < LF_WRITER_LEAST ? LF_WRITER_LEAST : budget) / (2 * ALIGN) * (2 * ALIGN);
+}
+
+/* A row of all logits has to fit in half of it. */
+size_t lf_writer_budget(const lf_model *m)
+{
+    size_t rows = 8 * sizeof(float) * (size_t)m->vocab;
+
+    return ring_bytes(BUDGET > rows ? BUDGET : rows);
+}
+
 int lf_writer_open(lf_writer **out, const lf_writer_store *store, size_t budget, lf_err *err)
 {
     lf_writer *w = lf_alloc(sizeof *w);
     lf_err unread;
 
     w->store = *store;
-    w->size = (budget < LF_WRITER_LEAST ? LF_WRITER_LEAST : budget) / (2 * ALIGN) * (2 * ALIGN);
+    w->size = ring_bytes(budget);
     w->ring = aligned_alloc(ALIGN, w->size);
     lf_patience(&w->say, &unread);
     w->say /= 10;

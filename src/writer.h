@@ -48,6 +48,8 @@ typedef struct lf_writer_stats {
 
 enum { LF_WRITER_LEAST = 64 << 10 };       /* smaller budgets are raised to it */
 
+/* The budget that a job gives its writer, a ring of as many bytes. */
+size_t lf_writer_budget(const lf_model *m);
 /* A row may have nearly half of the budget at most. */
 int lf_writer_open(lf_writer **out, const lf_writer_store *store, size_t budget, lf_err *err);
 /* Waits until everything is written.  NULL is fine. */

@@ -58,7 +58,7 @@ static int64_t planned(subject *s, int n, const int64_t *lengths)
     p.kernels = s->dev->kernels;
     p.act_bytes = s->dev->act_bytes;
     p.made_up = !s->checkpoint;
-    p.topk = 5;
+    p.logits.topk = 5;
     p.lengths = lengths;
     p.prompts = n;
     lf_plan_weights_size(&p, &g);

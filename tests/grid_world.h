@@ -29,6 +29,7 @@ typedef struct world {
     int late;                              /* runs whose experts were not prepared a layer ahead */
     int unplanned;                         /* engines whose weights took other memory than planned */
     int off_peak;                          /* passes that took other memory than planned */
+    int unplanned_host;                    /* engines that took other host memory */
 } world;
 
 /* Rank 0 writes the model; the name of its directory goes round. */
@@ -71,6 +72,8 @@ typedef struct ahead {
     lf_dev_ops ops;
     const lf_dev_ops *own;
     int64_t bytes;                         /* asked of take() */
+    void *host[8];                         /* what host_take() gave and has not back */
+    size_t host_bytes[8], host_now, host_most;
     const void *set[64];                   /* prepared in this pass: the first expert's bytes */
     int sets, layers, late;
 } ahead;
@@ -103,12 +106,37 @@ static inline int watch_take(lf_dev *d, void **out, size_t bytes, const char *wh
     return watched.own->take(d, out, bytes, what, err);
 }
 
+static inline int watch_host_take(lf_dev *d, void **out, size_t bytes, const char *what, lf_err *err)
+{
+    int i = 0, bad = watched.own->host_take(d, out, bytes, what, err);
+
+    while (i < 7 && watched.host[i])
+        i++;
+    watched.host[i] = *out;
+    watched.host_bytes[i] = bytes;
+    watched.host_now += bytes;
+    watched.host_most = watched.host_now > watched.host_most ? watched.host_now : watched.host_most;
+    return bad;
+}
+
+static inline void watch_host_give(lf_dev *d, void *at)
+{
+    for (int i = 0; i < 8 && at; i++)
+        if (watched.host[i] == at) {
+            watched.host[i] = NULL;
+            watched.host_now -= watched.host_bytes[i];
+        }
+    watched.own->host_give(d, at);
+}
+
 static inline void watch(lf_dev *d, const lf_model *m)
 {
     watched = (ahead){ .ops = *d->ops, .own = d->ops, .layers = m->layers };
     watched.ops.prepare = watch_prepare;
     watched.ops.experts = watch_experts;
     watched.ops.take = watch_take;
+    watched.ops.host_take = watch_host_take;
+    watched.ops.host_give = watch_host_give;
     d->ops = &watched.ops;
 }
 
@@ -149,8 +177,8 @@ static inline int peak_as_planned(const world *w, const setting *s, const lf_gri
     p.on_host = !gpu;
     p.made_up = s->made_up;
     lf_engine_plan e = { .model = &w->model, .grid = *g, .numerics = s->numerics, .on_host = !gpu,
-                         .act_bytes = d->act_bytes, .tile = s->tile, .merge = s->merge, .topk = TOPK,
-                         .stores = p.stores, .kernels = d->kernels };
+                         .act_bytes = d->act_bytes, .tile = s->tile, .merge = s->merge,
+                         .logits = { .topk = TOPK }, .stores = p.stores, .kernels = d->kernels };
     lf_plan_weights_size(&p, &x);
     lf_engine_plan_room(&e, PROMPTS, length_of, &x.expanded, &x.kernels);
     double want = (double)lf_engine_plan_bytes(&e, PROMPTS, length_of, x.pass);
@@ -161,6 +189,25 @@ static inline int peak_as_planned(const world *w, const setting *s, const lf_gri
     if (!ok || gpu)
         printf("# rank %d: took %.0f bytes, planned %.0f\n", w->rank, got, want);
     return ok;
+}
+
+/* Host memory for output, to the byte: of the fullest pass. */
+static inline int host_as_planned(const world *w, const setting *s, const lf_engine_setup *setup)
+{
+    const lf_dev *d = setup->dev;
+    lf_engine_plan p = { .model = &w->model, .grid = setup->topo->grid, .numerics = s->numerics,
+                         .on_host = s->device != LF_DEVICE_CUDA, .act_bytes = d->act_bytes, .tile = s->tile,
+                         .merge = s->merge, .kv_dtype = setup->kv_dtype, .logits = setup->logits };
+    size_t of[LF_HOST_KINDS], want = 0;
+
+    for (int i = 0; i < PROMPTS; i += s->together ? PROMPTS : 1) {
+        lf_engine_plan_host(&p, s->together ? PROMPTS : 1, length_of + i, of);
+        want = of[LF_HOST_OUTPUT] > want ? of[LF_HOST_OUTPUT] : want;
+    }
+    if (watched.host_most != want || watched.host_now)
+        printf("# rank %d: %zu bytes of host memory for output, planned %zu; %zu were kept\n", w->rank,
+               watched.host_most, want, watched.host_now);
+    return watched.host_most == want && watched.host_now == 0;
 }
 
 static inline int run(world *w, const setting *s, store *out, lf_err *err)
@@ -199,6 +246,7 @@ static inline int run(world *w, const setting *s, store *out, lf_err *err)
         bad = lf_engine_run(e, 1, w->prompt + i, &sink, seconds, err);
     }
     lf_engine_close(e);
+    w->unplanned_host += !bad && !host_as_planned(w, s, &setup);
     w->late += watched.late || watched.sets != watched.layers;
     w->leaks += !s->made_up && s->device == LF_DEVICE_CPU && d->taken != before;
     lf_topo_close(&t);

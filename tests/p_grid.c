@@ -86,6 +86,7 @@ int main(int argc, char **argv)
         everywhere(&w, w.late, "experts", "prepared while the layer before runs");
         everywhere(&w, w.unplanned, "weights", "as many bytes as planned");
         everywhere(&w, w.off_peak, "passes", "as many bytes as planned, within 5 %");
+        everywhere(&w, w.unplanned_host, "host memory for output", "as many bytes as planned");
     }
     return world_end(&w, &t);
 }

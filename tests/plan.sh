@@ -38,6 +38,13 @@ want=$(planned "$tiny" 1x1x1 900 "")
 awk -v a="${got:-0}" -v b="${want:-0}" 'BEGIN { exit !(a > 0 && b > 0 && a <= 1.05 * b && b <= 1.05 * a) }'
 result $? "prefill reports ${got:-none}, planned ${want:-none}"
 
+"$longfill" plan --json --device cpu -m "$tiny" --grid 1x1x1 -l 900 --kv-dtype fp8 >"$dir/out" 2>"$dir/err"
+want=$(sed -n 's/^ *"host_bytes": \([0-9]*\),*$/\1/p' "$dir/out")
+"$longfill" prefill -m "$tiny" -i "$dir/prompts" -o "$dir/dry" --device cpu --dry-run --format csv >"$dir/out" 2>"$dir/err"
+got=$(sed -n 's/^host_bytes,//p' "$dir/out")
+[ -n "$got" ] && [ "$got" = "$want" ] && [ "$got" -gt 268435456 ]
+result $? "host memory of a dry run: ${got:-none}, planned ${want:-none}"
+
 flash() {                                    # flash ARGUMENT...: JSON of the released geometry in out
     "$longfill" plan --json -m "$dir/flash" "$@" >"$dir/out" 2>"$dir/err"
 }
@@ -99,7 +106,8 @@ for memory in "$room 1x4x2" "200g 1x8x1"; do
     [ "$(recommended)" = "${memory#* }" ]
     result $? "a large vocabulary, ${memory% *} bytes: ${memory#* }: tp only where it does not fit otherwise"
 done
-"$longfill" plan -m "$dir/flash" --ranks 2 -l 1m >"$dir/out" 2>"$dir/err" && grep -q "recommended: 1 x 2 x 1" "$dir/out"
+"$longfill" plan -m "$dir/flash" --ranks 2 -l 1m >"$dir/out" 2>"$dir/err" && grep -q "recommended: 1 x 2 x 1" "$dir/out" &&
+    grep -q "in all  fits host memory$" "$dir/out" && grep -q "^ *1 x *2 x *1 .* yes *513.5 MiB$" "$dir/out"
 result $? "and in the text form"
 "$longfill" plan -m "$dir/flash" -l 1 >"$dir/out" 2>"$dir/err" && grep -q "^KV of a prompt of 1 token$" "$dir/out" &&
     grep -q "^a prompt on 1 GPU (" "$dir/out"

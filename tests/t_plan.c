@@ -143,12 +143,57 @@ static void test_refused(const lf_model *m, int world, int64_t tokens, const cha
     room = had;
 }
 
+/* On both sides, which rank takes most of the device, and of the host. */
+static void test_host(const lf_model *m)
+{
+    lf_plan_grid g = { 0 }, one, most = { .device_bytes = 5, .host_bytes = 9, .host = { 9 } };
+    lf_err err = { "" };
+    size_t sum = 0;
+    lf_plan p;
+
+    one = (lf_plan_grid){ .device_bytes = 7, .host_bytes = 8, .host = { 8 } };
+    lf_plan_most(&most, &one);
+    TAP_CHECK(most.device_bytes == 7 && most.host_bytes == 9 && most.host[0] == 9, "each side's most");
+    question(&p, m, 1 << 20, 139ll << 30);
+    p.kv_dtype = LF_KV_FP8;
+    p.logits.last = 1;
+    p.tokens = 3 << 20;
+    TAP_CHECK(!lf_grid_make(&g.grid, m, 4, 0, 1, 2, 2, &err), "1 x 2 x 2 %s", err.text);
+    lf_plan_grid_size(&p, &g);
+    for (int i = 0; i < LF_HOST_KINDS; i++)
+        sum += g.host[i];
+    double rows = 2. * (584 + 68 + 64) * (1 << 18) / 2;      /* a half has a c4 layer's rows of half the tokens */
+    TAP_CHECK(g.host_bytes == (int64_t)sum && (double)g.host[LF_HOST_OUTPUT] > rows &&
+                  (double)g.host[LF_HOST_OUTPUT] < 1.01 * rows && g.host[LF_HOST_STAGING] == (size_t)64 << 20 &&
+                  g.host[LF_HOST_WRITER] == (size_t)256 << 20 &&
+                  g.host[LF_HOST_PROMPTS] == (size_t)(4 * 3 + 20 / 2) * (1 << 20) + 8 * LF_CUDA_TILE,
+              "host memory of the released geometry: %lld", (long long)g.host_bytes);
+    p.kv_dtype = LF_KV_F32;
+    TAP_CHECK(!lf_grid_make(&g.grid, m, 2, 0, 1, 1, 2, &err), "1 x 1 x 2 %s", err.text);
+    lf_plan_grid_size(&p, &g);
+    TAP_CHECK(g.host[LF_HOST_OUTPUT] == ((size_t)1 << 30) + 1024, "a half has 512 MiB at most, whatever the rows");
+    p.length = 1;
+    p.logits.all = 1;
+    lf_plan_grid_size(&p, &g);
+    rows = 2. * 4 * 128 * (double)m->vocab;
+    TAP_CHECK((double)g.host[LF_HOST_OUTPUT] > rows && (double)g.host[LF_HOST_OUTPUT] < 1.01 * rows,
+              "and a tile of all logits at least, where these are wanted");
+    p.on_host = 1;
+    lf_plan_grid_size(&p, &g);
+    TAP_CHECK(g.host[LF_HOST_STAGING] == 0, "on a CPU nothing is staged");
+    g.grid.tp_rank = 1;
+    lf_plan_pass_size(&p, &g);
+    TAP_CHECK(g.host[LF_HOST_WRITER] == 0 && g.host[LF_HOST_OUTPUT] < 4096, "only the first tp rank writes");
+    lf_plan_free(&p);
+}
+
 int main(void)
 {
     lf_model m = released("flash");
 
     test_shares();
     test_smallest(&m);
+    test_host(&m);
     room = 139ll << 30;
     test_refused(&m, 1, 1 << 20, "2 ranks would do, as 1 x 2 x 1 with ");
     test_refused(&m, 4, 1 << 20, "4 ranks would do, as 2 x 2 x 1 with ");

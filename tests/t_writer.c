@@ -323,8 +323,20 @@ static void test_wide_row(void)
     lf_writer_close(NULL);
 }
 
+/* Nearly half of the ring takes a row; a row of logits is the widest. */
+static void test_budget(void)
+{
+    lf_model m = { .vocab = 129280 }, wide = { .vocab = 20000003 };
+    size_t usual = lf_writer_budget(&m), wider = lf_writer_budget(&wide);
+
+    TAP_CHECK(usual == (size_t)256 << 20, "the budget of a job: %zu", usual);
+    TAP_CHECK(wider > usual && wider / 2 > 4 * (size_t)wide.vocab + 4096 && wider % 128 == 0,
+              "and of a large vocabulary: %zu", wider);
+}
+
 int main(void)
 {
+    test_budget();
     test_bytes();
     test_pressure();
     test_warning();
