@@ -2,8 +2,8 @@
  *
  * attention_copy: the shared memory of attention_wgmma.cu, and the warpgroup that fills it.  For that file alone.
  *
- * Barriers: full[place][half] when a half has landed, empty[place][half] when its last reader is done; q_full and
- * q_empty likewise for the query, n with it.
+ * Barriers: full[place][half] when a half has landed, empty[place][half] when its last reader is done, told[place]
+ * when the weights of its rows lie ready; q_full and q_empty likewise for the query, n with it.
  */
 #ifndef LF_ATTENTION_COPY_CUH
 #define LF_ATTENTION_COPY_CUH
@@ -16,7 +16,7 @@ enum {
     GROUP = 128, THREADS = 3 * GROUP,      /* a warpgroup; all of them */
     PANEL = BLOCK * 128, PANELS = WIDTH / 64, HALF = PANELS / 2,
     COPY_REGISTERS = 40, MATH_REGISTERS = 232,
-    MEET_EVEN = 1, MEET_ODD, MEET_END      /* named barriers: weights of an even, an odd block; the sums */
+    MEET_END = 1                           /* a named barrier: the sums */
 };
 
 typedef struct memory {
@@ -25,7 +25,7 @@ typedef struct memory {
     uint8_t weight[2][PANEL];
     float top[2][HEADS], sum[2][HEADS];
     uint64_t full[2][2], empty[2][2];      /* [place][half] */
-    uint64_t q_full, q_empty;
+    uint64_t told[2], q_full, q_empty;
     int n;                                 /* rows of the query */
 } memory;
 

@@ -95,13 +95,13 @@ static __device__ __forceinline__ void tell(memory *m, int place, const softmax 
         m->top[place][row + 8] = x.top[1];
     }
     lf_fence_async();
-    lf_meet_arrive(MEET_EVEN + place, 2 * GROUP);
+    lf_bar_arrive(&m->told[place]);
 }
 
 /* The other's maxima; its weights lie ready afterwards. */
-static __device__ __forceinline__ void hear(memory *m, int place, softmax &x, float (&by)[2])
+static __device__ __forceinline__ void hear(memory *m, int place, uint32_t parity, softmax &x, float (&by)[2])
 {
-    lf_meet(MEET_EVEN + place, 2 * GROUP);
+    lf_bar_wait(&m->told[place], parity);
     lf_fence_async();
     float now[2] = { m->top[place][x.row0], m->top[place][x.row0 + 8] };
     raise(x, now, by);
@@ -154,19 +154,14 @@ static __device__ __forceinline__ void add_other(memory *m, int place, float (&o
     lf_wgmma_commit();
 }
 
-static __device__ __forceinline__ void give_back(uint64_t *bar)
-{
-    if ((threadIdx.x & 31) == 0)
-        lf_bar_arrive(bar);
-}
-
 /* Blocks b and, if there is one, b + 1, by the warpgroup of even blocks. */
-static __device__ __forceinline__ void even_pair(memory *m, uint32_t use, int left, softmax &x, float (&out)[128])
+static __device__ __forceinline__ void even_pair(memory *m, const uint32_t (&use)[2], int left, softmax &x,
+                                                 float (&out)[128])
 {
     float s[32], by[2];
     uint32_t w[4][4];
 
-    score(m, 0, use & 1, s);
+    score(m, 0, use[0] & 1, s);
     lf_wgmma_wait<0>();
     lf_wgmma_pin(s);
     weigh(x, s, left, by, w);
@@ -175,34 +170,35 @@ static __device__ __forceinline__ void even_pair(memory *m, uint32_t use, int le
     add_own(m, 0, out, w);
     lf_wgmma_wait<0>();
     lf_wgmma_pin(out);
-    give_back(&m->empty[0][0]);
+    lf_bar_arrive(&m->empty[0][0]);
     if (left <= BLOCK)
         return;
-    hear(m, 1, x, by);
+    hear(m, 1, use[1] & 1, x, by);
     shrink(out, by);
     add_other(m, 1, out);
     lf_wgmma_wait<0>();
     lf_wgmma_pin(out);
-    give_back(&m->empty[1][0]);
+    lf_bar_arrive(&m->empty[1][0]);
 }
 
 /* The same by the warpgroup of odd blocks: its exponentials run beside the even block's last product. */
-static __device__ __forceinline__ void odd_pair(memory *m, uint32_t use, int left, softmax &x, float (&out)[128])
+static __device__ __forceinline__ void odd_pair(memory *m, const uint32_t (&use)[2], int left, softmax &x,
+                                                float (&out)[128])
 {
     float s[32], by[2];
     uint32_t w[4][4];
 
     if (left <= BLOCK) {
-        hear(m, 0, x, by);
+        hear(m, 0, use[0] & 1, x, by);
         shrink(out, by);
         add_other(m, 0, out);
         lf_wgmma_wait<0>();
         lf_wgmma_pin(out);
-        give_back(&m->empty[0][1]);
+        lf_bar_arrive(&m->empty[0][1]);
         return;
     }
-    score(m, 1, use & 1, s);
-    hear(m, 0, x, by);
+    score(m, 1, use[1] & 1, s);
+    hear(m, 0, use[0] & 1, x, by);
     shrink(out, by);
     add_other(m, 0, out);
     lf_wgmma_wait<1>();
@@ -211,12 +207,12 @@ static __device__ __forceinline__ void odd_pair(memory *m, uint32_t use, int lef
     tell(m, 1, x, w);
     lf_wgmma_wait<0>();
     lf_wgmma_pin(out);
-    give_back(&m->empty[0][1]);
+    lf_bar_arrive(&m->empty[0][1]);
     shrink(out, by);
     add_own(m, 1, out, w);
     lf_wgmma_wait<0>();
     lf_wgmma_pin(out);
-    give_back(&m->empty[1][1]);
+    lf_bar_arrive(&m->empty[1][1]);
 }
 
 /* Both warpgroups' sums, and from them the factor of each of the thread's heads; the log-sum-exp on the way. */
@@ -266,15 +262,14 @@ template <int WHO> static __device__ __forceinline__ void write(const lf_attend 
         *(uint4 *)((__nv_bfloat16 *)(void *)p.a.out + (i * p.a.heads + head0 + row) * WIDTH + WHO * (WIDTH / 2) +
                    lane * 8) = v;
     }
-    __syncwarp();
-    give_back(&m->q_empty);
+    lf_bar_arrive(&m->q_empty);
 }
 
 template <int WHO> static __device__ __forceinline__ void compute_all(const lf_attend &p, int64_t items, int tiles,
                                                                       memory *m)
 {
     int thread = (int)threadIdx.x % GROUP;
-    uint32_t turn = 0, used = 0;           /* used: how often this warpgroup's place has been scored */
+    uint32_t turn = 0, use[2] = { 0, 0 };  /* use: how often each place has been filled before */
 
     for (int64_t item = blockIdx.x; item < items; item += gridDim.x, turn++) {
         softmax x = { { -INFINITY, -INFINITY }, { 0, 0 }, p.scale * 1.44269504f, thread / 32 * 16 + thread % 32 / 4 };
@@ -287,9 +282,11 @@ template <int WHO> static __device__ __forceinline__ void compute_all(const lf_a
         int n = m->n;
         for (int row = 0; row < n; row += 2 * BLOCK) {
             if (WHO == 0)
-                even_pair(m, used++, n - row, x, out);
+                even_pair(m, use, n - row, x, out);
             else
-                odd_pair(m, n - row > BLOCK ? used++ : 0, n - row, x, out);
+                odd_pair(m, use, n - row, x, out);
+            use[0]++;
+            use[1] += n - row > BLOCK;
         }
         settle<WHO>(p, m, item / tiles, (int)(item % tiles) * HEADS, x, factor);
         write<WHO>(p, m, item / tiles, (int)(item % tiles) * HEADS, x, out, factor);
@@ -306,10 +303,12 @@ static __global__ void __launch_bounds__(THREADS, 1) attend_wgmma(const __grid_c
     if (threadIdx.x == 0) {
         for (int j = 0; j < 4; j++) {
             lf_bar_init(&m->full[j / 2][j % 2], GROUP);
-            lf_bar_init(&m->empty[j / 2][j % 2], GROUP / 32);
+            lf_bar_init(&m->empty[j / 2][j % 2], GROUP);
         }
+        lf_bar_init(&m->told[0], GROUP);
+        lf_bar_init(&m->told[1], GROUP);
         lf_bar_init(&m->q_full, GROUP + 1);
-        lf_bar_init(&m->q_empty, 2 * GROUP / 32);
+        lf_bar_init(&m->q_empty, 2 * GROUP);
     }
     __syncthreads();
     if (group == 0) {

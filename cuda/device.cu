@@ -162,6 +162,13 @@ static int start(lf_cuda *c, lf_err *err)
            lf_cuda_banks_open(c, err) ? -1 : 0;
 }
 
+void lf_cuda_blocks_most(lf_dev *d, int most)
+{
+    lf_cuda *c = lf_cuda_of(d);
+
+    c->sms = (int)lf_min(c->sms, most);
+}
+
 int lf_cuda_open(lf_dev **out, const lf_model *m, lf_numerics numerics, int act_bytes, int device, lf_err *err)
 {
     int count;

@@ -127,13 +127,6 @@ static __device__ void copy_all(const score_args &a, memory<BYTES> *m, int64_t t
 
 /* ---- the warpgroups that multiply ---- */
 
-static __device__ __forceinline__ void give_back(uint64_t *bar)
-{
-    __syncwarp();
-    if ((threadIdx.x & 31) == 0)
-        lf_bar_arrive(bar);
-}
-
 /* This warpgroup's keys as left factors: k[i] has keys 64 i ... */
 template <int BYTES>
 static __device__ __forceinline__ void load_keys(uint32_t (&k)[2][BYTES / 32][4], memory<BYTES> *m, int who)
@@ -279,7 +272,7 @@ static __device__ __forceinline__ void score_some(memory<BYTES> *m, place &p, co
             lf_wgmma_wait<0>();
         }
         lf_wgmma_pin(two);
-        give_back(&m->empty[now]);
+        lf_bar_arrive(&m->empty[now]);
         weigh(sum_two, two, w);
         put<MEND>(t, ld, sum_one, sum_two);
     }
@@ -300,7 +293,7 @@ static __device__ __forceinline__ void score_all(const score_args &a, memory<BYT
         target t = target_of<BYTES, MEND>(a, w.first, w.key0 + own_key(who));
         lf_bar_wait(&m->keys_full, turn++ & 1);
         load_keys<BYTES>(k, m, who);
-        give_back(&m->keys_empty);
+        lf_bar_arrive(&m->keys_empty);
         int64_t left = w.last - w.first;
         for (; left >= RUN; left -= RUN)
             score_some<BYTES, MEND, RUN>(m, p, k, t, a.ld);
@@ -322,10 +315,10 @@ static __global__ void __launch_bounds__(THREADS, 1) score_wgmma(const __grid_co
     if (threadIdx.x == 0) {
         for (int i = 0; i < STAGES; i++) {
             lf_bar_init(&m->full[i], GROUP);
-            lf_bar_init(&m->empty[i], 2 * GROUP / 32);
+            lf_bar_init(&m->empty[i], 2 * GROUP);
         }
         lf_bar_init(&m->keys_full, GROUP);
-        lf_bar_init(&m->keys_empty, 2 * GROUP / 32);
+        lf_bar_init(&m->keys_empty, 2 * GROUP);
     }
     __syncthreads();
     if (group == 0) {

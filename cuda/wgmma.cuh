@@ -23,7 +23,10 @@ __device__ __forceinline__ uint32_t lf_shared(const void *p)
     return (uint32_t)__cvta_generic_to_shared(p);
 }
 
-/* ---- barriers in shared memory: `count` arrivals complete a phase; phases alternate in parity, from 0 ---- */
+/* ---- barriers in shared memory: `count` arrivals complete a phase; phases alternate in parity, from 0 ----
+ *
+ * Each thread arrives for itself.  One for its warp, after __syncwarp(), were as good by the memory model, but racecheck
+ * takes an arrival for that thread's alone, and an arrival at a named barrier (bar.arrive) for none. */
 
 __device__ __forceinline__ void lf_bar_init(uint64_t *bar, uint32_t count)
 {
@@ -54,15 +57,10 @@ __device__ __forceinline__ void lf_bar_arrive_copies(uint64_t *bar)
     asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" :: "r"(lf_shared(bar)) : "memory");
 }
 
-/* Barriers of `threads` threads, some of which may arrive without waiting; id 1 .. 15. */
+/* A barrier of `threads` threads; id 1 .. 15. */
 __device__ __forceinline__ void lf_meet(int id, int threads)
 {
     asm volatile("bar.sync %0, %1;" :: "r"(id), "r"(threads) : "memory");
-}
-
-__device__ __forceinline__ void lf_meet_arrive(int id, int threads)
-{
-    asm volatile("bar.arrive %0, %1;" :: "r"(id), "r"(threads) : "memory");
 }
 
 /* ---- copies ---- */

@@ -22,6 +22,10 @@ int lf_cuda_uuid(int device, void *uuid, lf_err *err);         /* 16 bytes that 
  * only).  Refuses, naming it, a GPU of another compute capability than 9.0.  Closed with lf_dev_close. */
 int lf_cuda_open(lf_dev **out, const lf_model *m, lf_numerics numerics, int act_bytes, int device, lf_err *err);
 
+/* For tests: of a kernel whose blocks go round, d launches at most `most`, so that with few rows, too, each goes round
+ * several times. */
+void lf_cuda_blocks_most(lf_dev *d, int most);
+
 /* What the libraries of the backend say that they are, at run time.  All 0 without the backend; driver: 0 where there
  * is none; nccl: 0 in a program without it. */
 typedef struct lf_cuda_versions {

@@ -28,6 +28,12 @@ int lf_cuda_uuid(int device, void *uuid, lf_err *err)
     return lf_cuda_devices(&count, err);
 }
 
+void lf_cuda_blocks_most(lf_dev *d, int most)
+{
+    (void)d;
+    (void)most;
+}
+
 void lf_cuda_versions_get(lf_cuda_versions *v)
 {
     *v = (lf_cuda_versions){ 0 };

@@ -502,6 +502,8 @@ static inline int g_main(const char *what, void (*all)(g_run *r))
 #else
             if (lf_cuda_open(&r.gpu, &r.model, r.numerics, r.act, 0, &err) != 0)
                 g_die(what, err.text);
+            if (g_small())
+                lf_cuda_blocks_most(r.gpu, 2);
 #endif
             all(&r);
             g_forget(&r);
