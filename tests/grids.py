@@ -42,10 +42,14 @@ def without_checksums(data, attrs):
             {k: v for k, v in attrs.items() if k.split("@")[1] not in ("crc32c", "rows_per_chunk", "list")})
 
 
-def compare(base, other, near):
-    """Reasons why two files differ.  near: None, or a tolerance and how the names begin that it is for."""
+def compare(base, other, near, mode):
+    """Reasons why two files differ.  near: None, or a tolerance and how the names begin that it is for; mode: what the
+    other must record of attention over ranks."""
     (a, aa, a_parts), (b, bb, b_parts) = contents(base), contents(other)
     tolerance, names = near or (None, None)
+    if bb.get("@pcp_attention") != mode.encode():
+        return [f"attribute pcp_attention is {bb.get('@pcp_attention')}, not {mode}"]
+    aa["@pcp_attention"] = bb["@pcp_attention"]
     if a_parts or b_parts or names == "":
         (a, aa), (b, bb) = without_checksums(a, aa), without_checksums(b, bb)
     why = [f"only one file has {k}" for k in sorted(set(a) ^ set(b))]
@@ -69,6 +73,7 @@ def run(tap, directory, out, label, prefix, args, threads):
 
 
 def grid(tap, directory, base, label, prefix, args, threads, near):
+    mode = args[args.index("--pcp-attention") + 1] if "--pcp-attention" in args else "gather"
     with lf.scratch() as tmp:
         if not run(tap, directory, tmp, label, prefix, args, threads):
             return
@@ -79,7 +84,7 @@ def grid(tap, directory, base, label, prefix, args, threads, near):
             if not os.path.exists(path):
                 why.append(f"{ident}: no file")
                 continue
-            why += [f"{ident}: {w}" for w in compare(lf.kv_path(base, ident), path, near)]
+            why += [f"{ident}: {w}" for w in compare(lf.kv_path(base, ident), path, near, mode)]
         what = "the same bytes" if near is None else f"within {near[0]:g} or the same bytes"
         tap.check(not why, f"{label}: {what} in every dataset", *why)
 
