@@ -149,6 +149,7 @@ static void print_info(const info *x)
     print_text("tokenizer", m->tokenizer_sha256 ? m->tokenizer_sha256 : "none: token ids were given");
     printf("%-14s %lld\n", "num_tokens", (long long)m->num_tokens);
     print_text("numerics", m->numerics == LF_RELEASED ? "released" : "exact");
+    print_text("device", m->device ? m->device : "not recorded");
     print_text("pcp_attention", m->pcp_attention ? m->pcp_attention : "not recorded");
     print_text("kv_dtype", lf_kv_dtype_name(m->kv_dtype));
     print_storage(x);
@@ -216,6 +217,8 @@ static json_t *info_json(const info *x)
     json_object_del(j, "config");
     if (!x->meta->tokenizer_sha256)
         json_object_set_new(j, "tokenizer_sha256", json_null());
+    if (!x->meta->device)
+        json_object_set_new(j, "device", json_null());
     if (!x->meta->pcp_attention)
         json_object_set_new(j, "pcp_attention", json_null());
     json_t *path = json_string(x->path);

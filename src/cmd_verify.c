@@ -70,7 +70,7 @@ int lf_cmd_verify(const lf_options *o, lf_err *err)
         return LF_EXIT_USAGE;
     }
     if (o->deep && lf_deep_open(&deep, o->model, err))
-        return LF_EXIT_FAILED;
+        return LF_EXIT_USAGE;
     for (int i = 0; i < o->operands.n; i++) {
         int code = verify_one(o->operands.v[i], deep, o->length);
         failed = failed || code == LF_EXIT_FAILED;

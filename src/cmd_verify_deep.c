@@ -66,18 +66,19 @@ void lf_deep_close(lf_deep *d)
 
 /* ---- comparing ---- */
 
+typedef struct unsure {                    /* in layers from `layer` on, and in logits */
+    int layer;
+    const char *why;                       /* for people */
+} unsure;
+
 typedef struct deep_run {
     lf_kvread *r;
     const lf_kv_meta *meta;
     int64_t tokens;                        /* of the pass */
-    int sure;                              /* in layers from this one on, and in logits, sound rows may be off */
+    unsure rounding;                       /* what can make sound rows be off */
     lf_deep_report *report;
     lf_err bad;                            /* the first stretch that is off by more than rounding */
 } deep_run;
-
-#define ROUNDING "with released numerics the rounding of its sums can grow to that in a sound file"
-#define MERGED "; merge mode made this file, and " ROUNDING
-#define MAYBE_MERGED "; merge mode may have made this file, which does not say, and " ROUNDING
 
 static int is_prefix(const deep_run *x)
 {
@@ -104,30 +105,41 @@ static void count(deep_run *x, const uint8_t *have, const uint8_t *want, int64_t
         x->report->differ += memcmp(have + row_bytes * (size_t)i, want + row_bytes * (size_t)i, row_bytes) != 0;
 }
 
-/* The first layer that merges has its own rows before it does; what comes after holds its results.  A file of one
- * writer that does not say how it was made was not merged. */
-static int sure_layers(const lf_kvread *r)
+/* With released numerics codes fall the other way by rounding, and layer by layer more do.  A GPU's sums round unlike a
+ * CPU's: from the second layer on, as the first sees nothing but the prompt.  The first layer that merges has its own
+ * rows before it does; what comes after holds its results.  A file of one writer that does not say how it was made was
+ * not merged, and no file that does not say so is from a GPU. */
+static unsure unsure_of(const lf_kvread *r)
 {
     const lf_kv_meta *m = lf_kvread_meta(r);
-    int merged = m->pcp_attention ? strcmp(m->pcp_attention, "merge") == 0 : lf_kvread_parts(r) > 0, first = 0;
+    int none = m->model->layers + 1, first = 0;
 
+    if (m->numerics == LF_EXACT)
+        return (unsure){ none, "" };
+    if (m->device && strcmp(m->device, "cuda") == 0)
+        return (unsure){ 1, "a GPU made this file" };
     while (first < m->model->layers && m->model->kind[first] == LF_SWA)
         first++;
-    return merged && m->numerics == LF_RELEASED ? first + 1 : m->model->layers + 1;
+    if (!m->pcp_attention && lf_kvread_parts(r) > 0)
+        return (unsure){ first + 1, "merge mode may have made this file, which does not say" };
+    if (m->pcp_attention && strcmp(m->pcp_attention, "merge") == 0)
+        return (unsure){ first + 1, "merge mode made this file" };
+    return (unsure){ none, "" };
 }
 
 /* layer: the number of layers for logits. */
 static void judge(deep_run *x, double is_off, int layer, const char *what, int64_t row0, int64_t rows)
 {
     double limit = x->meta->numerics == LF_EXACT ? 1e-4 : 5e-2;
-    int unsure = layer >= x->sure && isfinite(is_off);
-    lf_err *to = unsure ? &x->report->unsure : &x->bad;
+    int sound = layer >= x->rounding.layer && isfinite(is_off);          /* perhaps */
+    lf_err *to = sound ? &x->report->unsure : &x->bad;
 
     x->report->worst = fmax(x->report->worst, is_off);
     if (is_off <= limit || to->text[0])
         return;
-    lf_fail(to, "%s, rows %lld..%lld are off by %.1e from what the model gives%s", what, (long long)row0,
-            (long long)(row0 + rows - 1), is_off, !unsure ? "" : x->meta->pcp_attention ? MERGED : MAYBE_MERGED);
+    lf_fail(to, "%s, rows %lld..%lld are off by %.1e from what the model gives%s%s%s", what, (long long)row0,
+            (long long)(row0 + rows - 1), is_off, sound ? "; " : "", sound ? x->rounding.why : "",
+            sound ? ", and with released numerics the rounding of its sums can grow to that in a sound file" : "");
 }
 
 static void sink_rows(void *ctx, int seq, int layer, lf_kv_part part, int64_t row0, int64_t rows, const void *packed,
@@ -223,7 +235,7 @@ static int pass(lf_deep *d, deep_run *x, const lf_prompt *prompt, lf_err *err)
 int lf_deep_run(lf_deep *d, lf_kvread *r, int64_t tokens, lf_deep_report *report, lf_err *err)
 {
     const lf_kv_meta *m = lf_kvread_meta(r);
-    deep_run x = { .r = r, .meta = m, .tokens = lf_min(tokens, m->num_tokens), .sure = sure_layers(r),
+    deep_run x = { .r = r, .meta = m, .tokens = lf_min(tokens, m->num_tokens), .rounding = unsure_of(r),
                    .report = report };
     lf_prompt prompt = { NULL, x.tokens };
 

@@ -40,6 +40,7 @@ lf_kv_meta lf_job_meta(const lf_job *j, int64_t request)
         .model = &j->model,
         .weights_id = lf_job_weights_id(j),
         .tokenizer_sha256 = text ? j->tokenizer_sha256 : NULL,
+        .device = j->dev ? j->dev->ops->name : NULL,
         .pcp_attention = j->grid.pcp > 1 && j->o->pcp_attention == LF_PCP_MERGE ? "merge" : "gather",
         .producer = "longfill " PACKAGE_VERSION,
         .logits = j->want,

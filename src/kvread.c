@@ -102,16 +102,14 @@ static int parse_choices(lf_kvread *r, lf_err *err)
     return 0;
 }
 
-/* Files of before do not say. */
-static int parse_attention(lf_kvread *r, lf_err *err)
+/* How the file was made: one of two words, or NULL, as files of before do not say. */
+static int parse_made(const char **word, lf_kvread *r, const char *key, const char *one, const char *other, lf_err *err)
 {
-    const char *mode = NULL;
-
-    if (json_object_get(r->identity, "pcp_attention") && !(mode = text_of(r, "pcp_attention", err)))
+    *word = NULL;
+    if (json_object_get(r->identity, key) && !(*word = text_of(r, key, err)))
         return -1;
-    if (mode && strcmp(mode, "gather") && strcmp(mode, "merge"))
-        return lf_fail(err, "%s: pcp_attention is \"%.40s\"; gather and merge are known", r->path, mode);
-    r->meta.pcp_attention = mode;
+    if (*word && strcmp(*word, one) && strcmp(*word, other))
+        return lf_fail(err, "%s: %s is \"%.40s\"; %s and %s are known", r->path, key, *word, one, other);
     return 0;
 }
 
@@ -163,7 +161,8 @@ static int read_meta(lf_kvread *r, lf_err *err)
     m->tokenizer_sha256 = json_string_value(json_object_get(r->identity, "tokenizer_sha256"));
     if (!m->custom_id || !m->weights_id || !m->producer || !m->created)
         return -1;
-    return parse_choices(r, err) || parse_attention(r, err) || parse_numbers(r, err) ? -1 : 0;
+    return parse_choices(r, err) || parse_made(&m->device, r, "device", "cpu", "cuda", err) ||
+           parse_made(&m->pcp_attention, r, "pcp_attention", "gather", "merge", err) || parse_numbers(r, err) ? -1 : 0;
 }
 
 /* ---- open and close ---- */

@@ -241,7 +241,8 @@ char *lf_kv_identity(const lf_kv_meta *m, int all)
                           "kv_dtype", lf_kv_dtype_name(m->kv_dtype), "model_type", m->model->type, "config_sha256",
                           m->model->sha256, "weights_id", m->weights_id, "tokenizer_sha256", m->tokenizer_sha256,
                           "logits", logits, "frontier", (json_int_t)m->frontier);
-    if (j && all && ((m->pcp_attention && json_object_set_new(j, "pcp_attention", json_string(m->pcp_attention))) ||
+    if (j && all && ((m->device && json_object_set_new(j, "device", json_string(m->device))) ||
+                     (m->pcp_attention && json_object_set_new(j, "pcp_attention", json_string(m->pcp_attention))) ||
                      json_object_set_new(j, "producer", json_string(m->producer)) ||
                      json_object_set_new(j, "created", json_string(m->created)) ||
                      json_object_set_new(j, "config", json_string(m->model->text)))) {

@@ -177,6 +177,7 @@ static int root_attributes(const lf_kvfile *f, lf_err *err)
         lf_h5_put_text(o, "config_sha256", m->model->sha256, err) ||
         lf_h5_put_text(o, "weights_id", m->weights_id, err) ||
         (m->tokenizer_sha256 && lf_h5_put_text(o, "tokenizer_sha256", m->tokenizer_sha256, err)) ||
+        (m->device && lf_h5_put_text(o, "device", m->device, err)) ||
         (m->pcp_attention && lf_h5_put_text(o, "pcp_attention", m->pcp_attention, err)) ||
         lf_h5_put_text(o, "logits", logits, err) || lf_h5_put_i64(o, "frontier", m->frontier, err) ||
         lf_h5_put_text(o, "producer", m->producer, err) || lf_h5_put_text(o, "created", m->created, err))

@@ -68,7 +68,7 @@ for mode in gather merge; do
         >"$dir/out" 2>"$dir/err" </dev/null
     code=$?
     [ $code -eq 0 ] && "$longfill" info "$dir/$mode/kv/b.h5" >"$dir/out" 2>"$dir/err" &&
-        grep -q "^pcp_attention  *$mode\$" "$dir/out"
+        grep -q "^pcp_attention  *$mode\$" "$dir/out" && grep -q "^device  *cpu$" "$dir/out"
     result $? "a file of $mode mode says so"
 done
 $mpi -q -n 1 "$longfill" prefill -q -m "$model" -i "$dir/prompts" -o "$dir/alone" --pcp-attention merge \
@@ -91,29 +91,31 @@ result $? "a sound file of merge mode is not called wrong: exit $code"
 
 if [ -n "${PYTHON:-}" ]; then
     cat >"$dir/remake.py" <<'END'
-"""remake.py FROM TO MODE [DATASET CODE]: a copy whose identity says gather, merge or (none) nothing, with row 20 of the
-dataset all CODE; checksums are those of what is there then."""
+"""remake.py FROM TO MADE [DATASET CODE]: a copy whose identity says gather, merge, both (cuda) that a GPU made it and
+gather, or (none) nothing, with row 20, or the last, of the dataset all CODE; checksums are those of what is there
+then."""
 import json, os, shutil, sys
 import h5py, numpy
 import kvfile_h5py
 
 
-def remake(path, mode, dataset, code):
+def remake(path, made, dataset, code):
     with h5py.File(path, "r+") as f:
         j = json.loads(f.attrs["identity"])
-        j.pop("pcp_attention", None)
-        j.update({} if mode == "none" else {"pcp_attention": mode})
+        del j["pcp_attention"], j["device"]
+        j.update({"none": {}, "cuda": {"pcp_attention": "gather", "device": "cuda"}}.get(
+            made, {"pcp_attention": made, "device": "cpu"}))
         f.attrs["identity"] = numpy.bytes_(json.dumps(j))
         if dataset and not f[dataset].is_virtual:
             d = f[dataset]
-            d[20] = int(code)
+            d[min(20, len(d) - 1)] = int(code)
             d.attrs.modify("crc32c", kvfile_h5py.crc32c(d[()].tobytes()))
 
 
-source, path, mode, dataset, code = (sys.argv[1:] + [None, None])[:5]
+source, path, made, dataset, code = (sys.argv[1:] + [None, None])[:5]
 parts = path[:-3] + ".parts"
 shutil.copy(source, path)
-remake(path, mode, dataset, code)
+remake(path, made, dataset, code)
 if os.path.isdir(source[:-3] + ".parts"):
     shutil.rmtree(parts, ignore_errors=True)
     shutil.copytree(source[:-3] + ".parts", parts)
@@ -121,13 +123,13 @@ if os.path.isdir(source[:-3] + ".parts"):
         listed = json.loads(f["parts"].attrs["list"])
         for part in listed:
             name = os.path.join(os.path.dirname(path), part["name"])
-            remake(name, mode, dataset, code)
+            remake(name, made, dataset, code)
             with open(name, "rb") as p:
                 data = p.read()
             part.update(bytes=len(data), crc32c=kvfile_h5py.crc32c(data))
         f["parts"].attrs["list"] = numpy.bytes_(json.dumps(listed))
 END
-    judged() {                               # judged EXIT WORDS FROM MODE [DATASET CODE]
+    judged() {                               # judged EXIT WORDS FROM MADE [DATASET CODE]
         want=$1 words=$2 from=$dir/$3/kv/b.h5
         shift 3
         PYTHONPATH=${srcdir:-.} "$PYTHON" -B "$dir/remake.py" "$from" "$dir/made/b.h5" "$@" 2>"$dir/err" &&
@@ -149,10 +151,17 @@ END
     judged 1 "FAILED: /layers/003/compressed, rows" fp8 none $row $large
     judged 1 "FAILED: /layers/003/compressed, rows" fp8 merge $row $nan
     judged 1 "FAILED: /layers/001/compressed, rows" fp8 merge layers/001/compressed_nope $large
+    judged 0 "ok, " fp8 cuda
+    judged 4 "CANNOT TELL: checksums are right; /layers/001/compressed, .*; a GPU made" fp8 cuda \
+        layers/001/compressed_nope $large
+    judged 1 "FAILED: /layers/003/compressed, rows" fp8 cuda $row $nan
+    judged 1 "FAILED: /layers/000/swa, rows" fp8 cuda layers/000/swa_nope $large
+    judged 1 "FAILED: /layers/003/compressed, rows" one cuda layers/003/compressed 126
     judged 4 "CANNOT TELL: .*; merge mode may have made" gather none $row $large
     judged 1 "FAILED: /layers/003/compressed, rows" gather gather $row $large
     judged 0 "ok, " gather none
-    "$longfill" info "$dir/made/b.h5" >"$dir/out" 2>"$dir/err" && grep -q "^pcp_attention  *not recorded$" "$dir/out" &&
+    "$longfill" info "$dir/made/b.h5" >"$dir/out" 2>"$dir/err" &&
+        [ "$(grep -cE "^(device|pcp_attention)  *not recorded$" "$dir/out")" -eq 2 ] &&
         "$longfill" info --json "$dir/made/b.h5" >"$dir/out" 2>"$dir/err" && grep -q '"pcp_attention": null' "$dir/out"
     result $? "a file that does not say how it was made is read"
 fi
@@ -165,6 +174,9 @@ result $? "another model is refused"
 code=$?
 [ $code -eq 2 ] && grep -q -- "--model" "$dir/err" && [ ! -s "$dir/out" ]
 result $? "without a model it is refused"
+deep "$dir/no-model" "$dir/one/kv/a.h5"
+[ $code -eq 2 ] && grep -q "no-model" "$dir/err" && [ ! -s "$dir/out" ]
+result $? "and so is one that cannot be read"
 deep "$model" "$dir/none.h5"
 [ $code -eq 1 ] && grep -q "FAILED: cannot open" "$dir/out"
 result $? "a file that is not there"
