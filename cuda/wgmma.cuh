@@ -25,8 +25,8 @@ __device__ __forceinline__ uint32_t lf_shared(const void *p)
 
 /* ---- barriers in shared memory: `count` arrivals complete a phase; phases alternate in parity, from 0 ----
  *
- * Each thread arrives for itself.  One for its warp, after __syncwarp(), were as good by the memory model, but racecheck
- * takes an arrival for that thread's alone, and one at a named barrier (bar.arrive) for nobody's. */
+ * Each thread arrives for itself.  One for its warp, after __syncwarp(), were as good by the memory model, but
+ * racecheck takes an arrival for that thread's alone, and one at a named barrier (bar.arrive) for nobody's. */
 
 __device__ __forceinline__ void lf_bar_init(uint64_t *bar, uint32_t count)
 {

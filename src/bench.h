@@ -33,7 +33,7 @@ typedef struct lf_bench_sample {
 typedef struct lf_bench_cell {
     int64_t length;
     lf_bench_grid grid;
-    int64_t ranks;
+    int64_t ranks, tile;
     double load_s;
     double ttft_s, ttft_min_s, ttft_max_s; /* over the passes, each the largest of its ranks: median, least, most */
     double rate, rate_min, rate_max;       /* dp x length / compute time of the slowest rank */

@@ -63,7 +63,7 @@ static int fits(lf_bench *b, lf_err *err)
 
     for (int i = 0; i < b->lengths; i++)
         n[i] = 1;
-    return lf_plan_fits(&f, b->lengths, n, b->length, err);
+    return lf_plan_fits(&f, b->lengths, n, b->length, &j->tile, err);
 }
 
 static int engine_open(lf_bench *b, lf_err *err)
@@ -71,7 +71,7 @@ static int engine_open(lf_bench *b, lf_err *err)
     lf_job *j = &b->job;
     lf_engine_setup s = { .model = &j->model, .checkpoint = j->checkpoint, .seed = (uint64_t)j->o->seed, .dev = j->dev,
                           .topo = &j->topo, .kv_dtype = j->kv_dtype, .logits = { .last = 1 },
-                          .merge = j->o->pcp_attention == LF_PCP_MERGE };
+                          .tile = j->tile, .merge = j->o->pcp_attention == LF_PCP_MERGE };
 
     return lf_engine_open(&j->engine, &s, err);
 }
@@ -86,7 +86,9 @@ static int grid_open(lf_bench *b, const lf_bench_grid *g, lf_err *err)
     j->topo_open = 1;
     int bad = lf_device_open(&j->dev, &j->topo, &j->model, (lf_numerics)j->o->numerics, j->kv_dtype, j->o->device,
                              j->threads, err);
+    j->tile = INT64_MAX;                   /* who waits takes any */
     if (lf_job_any(j, bad, err) || lf_job_any(j, !waits(b, g) && fits(b, err), err) ||
+        lf_job_any(j, lf_job_tile_agree(j, &j->tile, err), err) ||
         lf_job_any(j, !waits(b, g) && engine_open(b, err), err))
         return -1;
     snprintf(b->device, sizeof b->device, "%s", j->dev->ops->name);
@@ -184,7 +186,7 @@ static int cell_run(lf_bench *b, int grid, int length, lf_err *err)
     if (!bad && j->rank == 0) {
         lf_bench_cell *c = &b->cell[length * b->grids + grid];
         *c = (lf_bench_cell){ .length = tokens, .grid = *g, .ranks = (int64_t)g->dp * g->pcp * g->tp,
-                              .load_s = j->load_s };
+                              .tile = j->tile, .load_s = j->load_s };
         lf_bench_reduce(c, all, (int)b->repeat, j->world);
     }
     free(all);

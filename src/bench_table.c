@@ -36,6 +36,7 @@ static const lf_column cell_columns[] = {
     { "pcp", LF_COLUMN_SMALL, 0, CELL(grid.pcp) },
     { "tp", LF_COLUMN_SMALL, 0, CELL(grid.tp) },
     { "ranks", LF_COLUMN_INT, 0, CELL(ranks) },
+    { "tile", LF_COLUMN_INT, 0, CELL(tile) },
     { "load_s", LF_COLUMN_REAL, 6, CELL(load_s) },
     { "ttft_s", LF_COLUMN_REAL, 6, CELL(ttft_s) },
     { "ttft_min_s", LF_COLUMN_REAL, 6, CELL(ttft_min_s) },

@@ -73,6 +73,7 @@ static json_t *grid_json(const lf_plan_grid *g)
         set_bytes(pass, lf_memory_name((lf_memory_kind)i), (int64_t)g->pass[i]);
     for (int i = 0; i < LF_HOST_KINDS; i++)
         set_bytes(host, lf_host_name((lf_host_kind)i), (int64_t)g->host[i]);
+    set_bytes(o, "tile", g->tile);
     set_bytes(o, "fullest_rank", g->grid.rank);
     json_object_set_new(o, "weights", weights);
     set_bytes(o, "weight_bytes", g->weights);
@@ -162,7 +163,7 @@ static void grid_text(FILE *out, json_t *g)
     json_t *pass = json_object_get(g, "pass");
     char buf[24];
 
-    fprintf(out, "  %4d x %3d x %3d %11s", whole(g, "dp"), whole(g, "pcp"), whole(g, "tp"),
+    fprintf(out, "  %4d x %3d x %3d %5lld %11s", whole(g, "dp"), whole(g, "pcp"), whole(g, "tp"), number(g, "tile"),
             human(buf, g, "weight_bytes"));
     fprintf(out, " %11s", human(buf, g, "expanded_bytes"));
     fprintf(out, " %11s", human(buf, g, "kernel_bytes"));
@@ -192,7 +193,7 @@ static void grids_text(FILE *out, json_t *o)
             strcmp(json_string_value(json_object_get(o, "device")), "cpu") ? "GPU" : "CPU rank",
             lf_s(whole(o, "ranks")),
             json_string_value(json_object_get(o, "numerics")), human(buf, o, "memory"));
-    fprintf(out, "    dp x pcp x  tp %11s %11s %11s", "weights", "expanded", "kernels");
+    fprintf(out, "    dp x pcp x  tp  tile %11s %11s %11s", "weights", "expanded", "kernels");
     for (int k = 0; k < LF_MEMORY_KINDS; k++)
         fprintf(out, " %11s", lf_memory_name((lf_memory_kind)k));
     fprintf(out, " %11s  fits %11s\n", "in all", "host memory");

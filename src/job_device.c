@@ -5,6 +5,7 @@
 #include "job.h"
 #include "dev_cuda.h"
 #include "device.h"
+#include "log.h"
 #include "plan_fit.h"
 
 #include <sched.h>
@@ -75,7 +76,8 @@ int lf_job_threads(lf_job *j, int *threads, lf_err *err)
 static lf_fit fit_of(const lf_job *j)
 {
     return (lf_fit){ .model = &j->model, .checkpoint = j->checkpoint, .dev = j->dev, .grid = j->grid,
-                     .merge = j->o->pcp_attention == LF_PCP_MERGE, .kv_dtype = j->kv_dtype, .logits = j->want };
+                     .merge = j->o->pcp_attention == LF_PCP_MERGE, .tile = j->tile, .kv_dtype = j->kv_dtype,
+                     .logits = j->want };
 }
 
 /* Prompts of every pass, and all their lengths one after the other; both are the caller's. */
@@ -97,9 +99,20 @@ static int fits(lf_job *j, lf_err *err)
     int *n;
 
     passes_of(j, &n, &lengths);
-    int bad = lf_plan_made_up(&f, err) || lf_plan_fits(&f, j->plan.batches, n, lengths, err);
+    int bad = lf_plan_made_up(&f, err) || lf_plan_fits(&f, j->plan.batches, n, lengths, &j->tile, err);
     free(lengths);
     free(n);
+    return bad;
+}
+
+int lf_job_tile_agree(lf_job *j, int64_t *tile, lf_err *err)
+{
+    int64_t own = lf_engine_tile(j->dev->tile, &j->grid, j->o->pcp_attention == LF_PCP_MERGE);
+    int bad = lf_topo_least(j->control.world, tile, err);
+
+    if (!bad && *tile < own && j->rank == 0)
+        lf_warn("tiles of %lld tokens, as the memory would not do for %lld: rows are the same, but come more slowly",
+                (long long)*tile, (long long)own);
     return bad;
 }
 
@@ -137,7 +150,7 @@ static int engine_open(lf_job *j, lf_err *err)
 {
     lf_engine_setup s = { .model = &j->model, .checkpoint = j->checkpoint,
                           .seed = (uint64_t)j->o->seed, .topo = &j->topo,
-                          .kv_dtype = j->kv_dtype, .logits = j->want,
+                          .kv_dtype = j->kv_dtype, .logits = j->want, .tile = j->tile,
                           .merge = j->o->pcp_attention == LF_PCP_MERGE };
 
     s.dev = j->dev;
@@ -149,7 +162,8 @@ int lf_job_open(lf_job *j, lf_err *err)
     if (lf_job_threads(j, &j->threads, err) || lf_topo_open(&j->topo, &j->grid, err))
         return -1;
     j->topo_open = 1;
-    if (lf_job_any(j, device_open(j, err), err) || lf_job_any(j, fits(j, err), err))
+    if (lf_job_any(j, device_open(j, err), err) || lf_job_any(j, fits(j, err), err) ||
+        lf_job_any(j, lf_job_tile_agree(j, &j->tile, err), err))
         return -1;
     if (j->o->dry_run)
         return 0;

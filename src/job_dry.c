@@ -63,6 +63,7 @@ static void device_add(json_t *o, const lf_job *j)
     number_set(o, "dp", j->grid.dp);
     number_set(o, "pcp", j->grid.pcp);
     number_set(o, "tp", j->grid.tp);
+    number_set(o, "tile", j->tile);
 }
 
 /* Of a rank: names as in plan, but for what it keeps of the weights. */

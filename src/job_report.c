@@ -99,6 +99,7 @@ static void identity_add(const lf_job *j, lf_report *report)
     report->load_s = j->load_s;
     report->tokenize_s = j->tokenize_s;
     report->grid = j->grid;
+    report->tile = j->tile;
     memcpy(report->started, j->started, sizeof report->started);
     lf_report_options(report, j->o);
     lf_job_libraries(report, j->dev ? j->dev->ops->name : NULL, j->grid.ep > 1);

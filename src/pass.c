@@ -333,11 +333,15 @@ static int reserve(lf_pass *p)
 
 /* --- open, close --- */
 
-/* As the device likes it, a quarter in merge mode, where a round holds the queries of all ranks; not more than the
- * busiest rank's tokens, and the same on all ranks. */
+int64_t lf_engine_tile(int64_t own, const lf_grid *g, int merge)
+{
+    return merge && g->pcp > 1 ? own / 4 : own;
+}
+
+/* Not more than the busiest rank's tokens, and the same on all ranks. */
 static int64_t tile_of(const lf_pass *p, int64_t asked)
 {
-    int64_t tile = asked ? asked : p->merge ? p->dev->tile / 4 : p->dev->tile, most = 1;
+    int64_t tile = asked ? asked : lf_engine_tile(p->dev->tile, &p->engine->topo->grid, p->merge), most = 1;
 
     for (int r = 0; r < p->mine->pcp; r++)
         most = lf_max(most, p->shard[r].rows);

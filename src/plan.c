@@ -90,11 +90,13 @@ void lf_plan_weights_size(const lf_plan *p, lf_plan_grid *g)
 void lf_plan_pass_size(const lf_plan *p, lf_plan_grid *g)
 {
     lf_engine_plan e = { .model = p->model, .grid = g->grid, .numerics = p->numerics, .on_host = p->on_host,
-                         .act_bytes = p->act_bytes, .merge = p->merge, .kv_dtype = p->kv_dtype,
-                         .logits = p->logits, .stores = p->stores, .kernels = p->kernels };
+                         .act_bytes = p->act_bytes, .tile = p->tile ? p->tile : lf_plan_tile(p, &g->grid),
+                         .merge = p->merge, .kv_dtype = p->kv_dtype, .logits = p->logits, .stores = p->stores,
+                         .kernels = p->kernels };
     const int64_t *lengths = p->lengths ? p->lengths : &p->length;
     int n = p->lengths ? p->prompts : 1;
 
+    g->tile = e.tile;
     g->pass_bytes = (int64_t)lf_engine_plan_bytes(&e, n, lengths, g->pass);
     lf_engine_plan_room(&e, n, lengths, &g->expanded, &g->kernels);
     g->device_bytes = g->weights + g->expanded + g->kernels + g->pass_bytes;
@@ -126,8 +128,18 @@ static void place(lf_grid *g, int pcp_rank, int tp_rank)
     g->dp_rank = 0;
 }
 
+int64_t lf_plan_tile(const lf_plan *p, const lf_grid *g)
+{
+    return lf_engine_tile(p->on_host ? LF_CPU_TILE : LF_CUDA_TILE, g, p->merge);
+}
+
+int64_t lf_plan_tile_half(const lf_plan *p, const lf_grid *g, int64_t tile)
+{
+    return p->on_host || tile / 2 < lf_plan_tile(p, g) / 8 ? 0 : tile / 2;
+}
+
 /* Experts are as many on every rank, so the weights differ over tp only, by a few rows or columns. */
-void lf_plan_grid_size(const lf_plan *p, lf_plan_grid *g)
+static void size_all(const lf_plan *p, lf_plan_grid *g)
 {
     lf_plan_grid one = { .grid = g->grid }, most = { .device_bytes = -1 };
 
@@ -141,6 +153,16 @@ void lf_plan_grid_size(const lf_plan *p, lf_plan_grid *g)
         }
     }
     *g = most;
+}
+
+void lf_plan_grid_size(const lf_plan *p, lf_plan_grid *g)
+{
+    lf_plan with = *p;
+
+    with.tile = p->tile ? p->tile : lf_plan_tile(p, &g->grid);
+    size_all(&with, g);
+    while (!p->tile && !g->fits && (with.tile = lf_plan_tile_half(p, &g->grid, with.tile)) != 0)
+        size_all(&with, g);
 }
 
 /* ---- all grids ---- */

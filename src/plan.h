@@ -9,6 +9,9 @@
  * is kept as float32 counts.  Not counted: scratch memory of the CPU, and what the CUDA context and NCCL keep for
  * themselves.
  *
+ * Where a GPU's memory would not do, tiles of fewer tokens may: a half, a quarter or an eighth.  Rows do not depend on
+ * that (engine.md), but products of fewer rows are slower.
+ *
  * Host memory is that of `longfill prefill` in its passes.  Pieces for loading weights (cuda/load.cu) are given back
  * before, and are less than what the writer takes.  Not counted: what CUDA, NCCL, MPI and HDF5 keep for themselves.
  */
@@ -46,6 +49,7 @@ typedef struct lf_plan {
     int on_host;                           /* CPU: matrices from files take no memory of their own */
     int made_up;                           /* weights without a checkpoint, on the CPU too: they take memory */
     int merge;
+    int64_t tile;                          /* tokens of one; 0: as many as fit, of one rank the default */
     lf_kv_dtype kv_dtype;                  /* resolved; of host memory only */
     lf_logits_want logits;
     int64_t tokens;                        /* of all prompts of the run, whose ids every rank keeps */
@@ -58,6 +62,7 @@ typedef struct lf_plan {
 /* One grid, as its fullest rank sees it; host memory may be another rank's. */
 typedef struct lf_plan_grid {
     lf_grid grid;
+    int64_t tile;
     int64_t group[LF_PLAN_GROUPS];         /* weights that take device memory */
     int64_t weights, mapped;               /* their sum; what stays in mapped files */
     size_t pass[LF_MEMORY_KINDS];
@@ -78,6 +83,10 @@ void lf_plan_weights_size(const lf_plan *p, lf_plan_grid *g);
 void lf_plan_pass_size(const lf_plan *p, lf_plan_grid *g);
 /* What is more in g goes into *most: the sizes of the device, and those of the host. */
 void lf_plan_most(lf_plan_grid *most, const lf_plan_grid *g);
+/* The most tokens that a tile of this grid may have, and half of `tile`, or 0 where that is too few for a GPU; a CPU's
+ * are as they are. */
+int64_t lf_plan_tile(const lf_plan *p, const lf_grid *g);
+int64_t lf_plan_tile_half(const lf_plan *p, const lf_grid *g, int64_t tile);
 /* g->grid's sizes are given. */
 void lf_plan_grid_size(const lf_plan *p, lf_plan_grid *g);
 /* All grids of p->ranks ranks that divide the model, smallest tp first, then largest pcp; *out is the caller's. */

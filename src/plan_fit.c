@@ -18,6 +18,7 @@ static void describe(lf_plan *p, const lf_fit *f)
     p->made_up = !f->checkpoint;
     p->kernels = f->dev->kernels;
     p->merge = f->merge;
+    p->tile = f->tile;
     p->kv_dtype = f->kv_dtype;
     p->logits = f->logits;
 }
@@ -52,6 +53,7 @@ static char *advice(lf_plan *p, const lf_fit *f, int64_t longest)
 
     p->lengths = NULL;
     p->length = longest;
+    p->tile = 0;
     int none = lf_plan_smallest(p, &g), ep = g.grid.pcp * g.grid.tp, dp = all % ep || none ? 1 : all / ep;
     lf_human_bytes(each, (double)g.device_bytes);
     if (none)
@@ -66,12 +68,13 @@ static int refuse(lf_plan *p, const lf_fit *f, const lf_plan_grid *g, int64_t to
     char *other = advice(p, f, tokens);
 
     lf_fail(err, "a prompt of %lld token%s on the grid %d x %d x %d needs %s of device memory on this rank (weights "
-            "%s, expanded experts %s, kernels %s, pass %s), and %s can be had on %s: %s; shorter prompts take less%s",
+            "%s, expanded experts %s, kernels %s, pass %s, its tiles of %lld tokens), and %s can be had on %s: %s; "
+            "shorter prompts take less%s",
             (long long)tokens, lf_s(tokens), f->grid.dp, f->grid.pcp, f->grid.tp,
             lf_human_bytes(need, (double)g->device_bytes), lf_human_bytes(weights, (double)g->weights),
             lf_human_bytes(expanded, (double)g->expanded), lf_human_bytes(kernels, (double)g->kernels),
-            lf_human_bytes(pass, (double)g->pass_bytes), lf_human_bytes(have, (double)left), f->dev->name, other,
-            f->grid.pcp > 1 && !f->merge ? ", so does --pcp-attention merge" : "");
+            lf_human_bytes(pass, (double)g->pass_bytes), (long long)g->tile, lf_human_bytes(have, (double)left),
+            f->dev->name, other, f->grid.pcp > 1 && !f->merge ? ", so does --pcp-attention merge" : "");
     free(other);
     return -1;
 }
@@ -97,12 +100,13 @@ int lf_plan_fullest(const lf_fit *f, int64_t passes, const int *n, const int64_t
     return bad;
 }
 
-int lf_plan_fits(const lf_fit *f, int64_t passes, const int *n, const int64_t *lengths, lf_err *err)
+int lf_plan_fits(const lf_fit *f, int64_t passes, const int *n, const int64_t *lengths, int64_t *tile, lf_err *err)
 {
     int64_t left = lf_plan_left(f->dev), longest = 0, all = 0;
     lf_plan_grid most = { 0 };
     lf_plan p;
 
+    *tile = lf_engine_tile(f->dev->tile, &f->grid, f->merge);
     if (left < 0 || passes == 0)
         return 0;
     for (int64_t i = 0; i < passes; i++)
@@ -113,7 +117,12 @@ int lf_plan_fits(const lf_fit *f, int64_t passes, const int *n, const int64_t *l
     if (!bad) {
         describe(&p, f);
         p.memory = left;
-        fullest(&p, f, passes, n, lengths, &most);
+        for (int64_t t = lf_plan_tile(&p, &f->grid); t; t = lf_plan_tile_half(&p, &f->grid, t)) {
+            p.tile = *tile = t;
+            fullest(&p, f, passes, n, lengths, &most);
+            if (most.device_bytes <= left)
+                break;
+        }
         if (most.device_bytes > left)
             bad = refuse(&p, f, &most, longest, left, err);
     }

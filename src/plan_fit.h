@@ -13,14 +13,16 @@ typedef struct lf_fit {
     lf_dev *dev;                           /* open, nothing loaded */
     lf_grid grid;                          /* this rank's place */
     int merge;
+    int64_t tile;                          /* of lf_plan_fullest; 0: the default */
     lf_kv_dtype kv_dtype;                  /* resolved */
     lf_logits_want logits;
 } lf_fit;
 
 /* Passes of prompts of these lengths, one pass after the other: n[i] of them in pass i.  Not collective: each rank
- * looks at its own device.  Refuses with sizes and what would work; where a device does not say what it has left,
- * all fits. */
-int lf_plan_fits(const lf_fit *f, int64_t passes, const int *n, const int64_t *lengths, lf_err *err);
+ * looks at its own device.  *tile: the most tokens, of those that plan.h says, that a tile may have; all ranks want
+ * the least of theirs.  Refuses with sizes and what would work; where a device does not say what it has left, all
+ * fits. */
+int lf_plan_fits(const lf_fit *f, int64_t passes, const int *n, const int64_t *lengths, int64_t *tile, lf_err *err);
 /* What this rank takes in the fullest of such passes; without passes, its weights.  Not collective. */
 int lf_plan_fullest(const lf_fit *f, int64_t passes, const int *n, const int64_t *lengths, lf_plan_grid *most,
                     lf_err *err);

@@ -65,6 +65,10 @@ typedef struct lf_engine_setup {
     const lf_probe *probe;                 /* NULL: nobody looks on; not together with merge */
 } lf_engine_setup;
 
+/* The default tile, of a device's own (lf_dev.tile): a quarter in merge mode, where a round holds the queries of all
+ * ranks. */
+int64_t lf_engine_tile(int64_t own, const lf_grid *g, int merge);
+
 /* Loads (CPU: maps) this rank's weights.  Collective over the dp group. */
 int lf_engine_open(lf_engine **out, const lf_engine_setup *s, lf_err *err);
 void lf_engine_close(lf_engine *e);

@@ -63,6 +63,7 @@ typedef struct lf_report {
     double load_s, tokenize_s;
     double total_latency_s;                /* first dispatch to last durable file */
     lf_grid grid;
+    int64_t tile;                          /* tokens */
     double pcp_token_c4, pcp_token_c128;   /* by traffic.h; NaN: no rows travel */
     int64_t pcp_halo;                      /* of one segment in a c4 layer; negative: none */
     /* filled through the functions below */

@@ -27,6 +27,7 @@ const lf_column lf_report_columns[] = {
     { "dp", LF_COLUMN_SMALL, 0, RUN(grid.dp) },
     { "pcp", LF_COLUMN_SMALL, 0, RUN(grid.pcp) },
     { "tp", LF_COLUMN_SMALL, 0, RUN(grid.tp) },
+    { "tile", LF_COLUMN_INT, 0, RUN(tile) },
     { "successful_requests", LF_COLUMN_INT, 0, SUM(successful) },
     { "failed_requests", LF_COLUMN_INT, 0, SUM(failed) },
     { "skipped_requests", LF_COLUMN_INT, 0, SUM(skipped) },

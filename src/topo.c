@@ -284,6 +284,19 @@ int lf_topo_any(lf_comm *c, int yes, int *any, lf_err *err)
     return lf_comm_end(c, start, bad);
 }
 
+int lf_topo_least(lf_comm *c, int64_t *value, lf_err *err)
+{
+    int64_t *send = lf_alloc(2 * (size_t)c->size * sizeof *send), *all = send + c->size;
+
+    for (int r = 0; r < c->size; r++)
+        send[r] = *value;
+    int bad = lf_coll_counts(c, all, send, 1, err);
+    for (int r = 0; r < c->size && !bad; r++)
+        *value = lf_min(*value, all[r]);
+    free(send);
+    return bad;
+}
+
 int lf_topo_agree(lf_comm *c, int bad, lf_err *err)
 {
     int64_t *send = lf_alloc(2 * (size_t)c->size * sizeof *send), *all = send + c->size;

@@ -43,6 +43,8 @@ int lf_topo_bcast(lf_comm *c, void *host, size_t bytes, int root, lf_err *err);
 int lf_topo_barrier(lf_comm *c, lf_err *err);
 /* Does any rank of c say yes?  The same answer everywhere. */
 int lf_topo_any(lf_comm *c, int yes, int *any, lf_err *err);
+/* *value becomes the least of all ranks'. */
+int lf_topo_least(lf_comm *c, int64_t *value, lf_err *err);
 /* After a step in which ranks may have failed one by one: 0, or -1 on all of c when any did.  All have the text of the
  * first that failed, the others as "rank R: ...". */
 int lf_topo_agree(lf_comm *c, int bad, lf_err *err);

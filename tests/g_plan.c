@@ -93,17 +93,18 @@ static void one_pass(subject *s, int n, const int64_t *lengths)
 static void no_room(subject *s)
 {
     lf_fit f = { .model = &s->model, .checkpoint = s->checkpoint, .dev = s->dev, .grid = s->grid };
-    int64_t lengths[2] = { 5, 1 << 20 }, few = 200;
+    int64_t lengths[2] = { 5, 1 << 20 }, few = 200, tile;
     int n[2] = { 1, 1 };
     lf_err err = { "" };
     void *hog = NULL;
 
     int64_t left = s->dev->ops->left(s->dev);
-    TAP_CHECK(left > (int64_t)1 << 30 && lf_plan_fits(&f, 1, n, &few, &err) == 0, "%s fits: %s", s->name, err.text);
+    TAP_CHECK(left > (int64_t)1 << 30 && lf_plan_fits(&f, 1, n, &few, &tile, &err) == 0, "%s fits: %s", s->name,
+              err.text);
     size_t much = ((size_t)left - ((size_t)600 << 20)) / 512 * 512;
     TAP_CHECK(s->dev->ops->take(s->dev, &hog, much, "a test", &err) == 0, "memory for somebody else: %s", err.text);
     s->dev->taken -= much;                 /* not this run's */
-    TAP_CHECK(lf_plan_fits(&f, 2, n, lengths, &err) == -1 && strstr(err.text, "1048576 tokens") &&
+    TAP_CHECK(lf_plan_fits(&f, 2, n, lengths, &tile, &err) == -1 && strstr(err.text, "1048576 tokens") &&
                   strstr(err.text, "needs"), "%s does not fit any more: %s", s->name, err.text);
     s->dev->taken += much;
     s->dev->ops->give(s->dev, hog);

@@ -52,6 +52,14 @@ int main(int argc, char **argv)
             if (rank == 0)
                 TAP_CHECK(!any, "root %d gathers %zu bytes a rank", root, scale[i]);
         }
+    for (int least = 0; least < world; least++) {
+        int64_t value = rank == least ? -5 : (int64_t)1 << 40 | rank;
+        int any, bad = lf_topo_least(t.world, &value, &err) || value != -5;
+        if (lf_topo_any(t.world, bad, &any, &err))
+            lf_topo_abort(1);
+        if (rank == 0)
+            TAP_CHECK(!any, "rank %d has the least", least);
+    }
     lf_topo_close(&t);
     lf_topo_end();
     return rank == 0 ? tap_done() : 0;

@@ -128,19 +128,91 @@ static void test_refused(const lf_model *m, int world, int64_t tokens, const cha
     lf_fit f = { .model = m, .dev = &dev };
     lf_plan_grid most = { 0 };
     lf_err err = { "" };
+    int64_t tile;
     int n = 1;
 
     TAP_CHECK(!lf_grid_make(&f.grid, m, world, 0, world, 1, 1, &err), "%d ranks %s", world, err.text);
-    TAP_CHECK(lf_plan_fits(&f, 1, &n, &tokens, &err) && strstr(err.text, words) && strstr(err.text, "a device"),
+    TAP_CHECK(lf_plan_fits(&f, 1, &n, &tokens, &tile, &err) && strstr(err.text, words) && strstr(err.text, "a device"),
               "%d ranks, %lld tokens: %s", world, (long long)tokens, err.text);
     int bad = lf_plan_fullest(&f, 1, &n, &tokens, &most, &err);
     TAP_CHECK(!bad && most.device_bytes > lf_plan_left(&dev), "they need %lld bytes", (long long)most.device_bytes);
     int64_t had = room;
     room = 1000ll << 30;
-    TAP_CHECK(!lf_plan_fits(&f, 1, &n, &tokens, &err) && lf_plan_left(&dev) < room, "with a TiB they fit");
+    TAP_CHECK(!lf_plan_fits(&f, 1, &n, &tokens, &tile, &err) && lf_plan_left(&dev) < room, "with a TiB they fit");
     ops.left = NULL;
-    TAP_CHECK(!lf_plan_fits(&f, 1, &n, &tokens, &err) && lf_plan_left(&dev) == -1, "who does not say takes all");
+    TAP_CHECK(!lf_plan_fits(&f, 1, &n, &tokens, &tile, &err) && lf_plan_left(&dev) == -1, "who does not say takes all");
     room = had;
+}
+
+/* Tiles of 1x2x1 are as large as memory allows, down to an eighth, as `plan` and a run see it. */
+static void test_tiles(const lf_model *m, int merge)
+{
+    lf_dev_ops ops = { .left = left };
+    lf_dev dev = { .ops = &ops, .model = m, .numerics = LF_RELEASED, .act_bytes = 2, .tile = LF_CUDA_TILE };
+    lf_fit f = { .model = m, .dev = &dev, .merge = merge, .kv_dtype = LF_KV_FP8 };
+    int64_t own = merge ? LF_CUDA_TILE / 4 : LF_CUDA_TILE, tokens = 1 << 20, takes[4], tile, last = 0;
+    lf_plan_grid g = { 0 }, first = { 0 };
+    lf_err err = { "" };
+    int n = 1;
+    lf_plan p;
+
+    question(&p, m, tokens, 1000ll << 30);
+    p.merge = merge;
+    p.kv_dtype = LF_KV_FP8;
+    TAP_CHECK(!lf_grid_make(&g.grid, m, 2, 0, 1, 2, 1, &err) && !lf_grid_make(&f.grid, m, 2, 0, 1, 2, 1, &err),
+              "1 x 2 x 1, rank 0 %s", err.text);
+    for (int i = 0; i < 4; i++) {
+        lf_plan_grid_size(&p, &g);
+        takes[i] = g.device_bytes;
+        TAP_CHECK(g.fits && g.tile == own >> i && (i == 0 || takes[i] < takes[i - 1]), "tiles of %lld tokens take %lld",
+                  (long long)g.tile, (long long)takes[i]);
+        p.memory = takes[i] - 1;
+    }
+    lf_plan_grid_size(&p, &g);
+    first.grid = f.grid;
+    lf_plan_weights_size(&p, &first);
+    for (int i = 0; i < 4; i++) {
+        p.tile = own >> i;
+        lf_plan_pass_size(&p, &first);
+        takes[i] = first.device_bytes;
+    }
+    p.tile = 0;
+    TAP_CHECK(!g.fits && g.tile == own / 8 && g.device_bytes == p.memory + 1, "fewer there are not");
+    p.on_host = 1;
+    lf_plan_grid_size(&p, &g);
+    TAP_CHECK(g.tile == (merge ? LF_CPU_TILE / 4 : LF_CPU_TILE), "and a CPU's are as they are");
+    lf_plan_free(&p);
+
+    room = 0;
+    for (int64_t more = (int64_t)1 << 38; more; more /= 2) {                   /* the least with which the run's fit */
+        room += more;
+        room -= !lf_plan_fits(&f, 1, &n, &tokens, &tile, &err) ? more : 0;
+    }
+    room++;
+    for (int i = 3; i >= 0; i--) {
+        int bad = lf_plan_fits(&f, 1, &n, &tokens, &tile, &err);
+        TAP_CHECK(!bad && tile == own >> i && tile > last, "with %lld bytes a run has tiles of %lld", (long long)room,
+                  (long long)tile);
+        last = tile;
+        room += i ? takes[i - 1] - takes[i] : 0;
+    }
+}
+
+/* What this program is for: a million tokens of the largest model on 8 GPUs. */
+static void test_pro(void)
+{
+    lf_model m = released("pro");
+    lf_plan_grid *g;
+    lf_plan p;
+
+    question(&p, &m, 1 << 20, 139ll << 30);
+    p.ranks = 8;
+    int n = lf_plan_grids(&p, &g), best = lf_plan_choose(g, n);
+    TAP_CHECK(best >= 0 && g[best].grid.pcp == 4 && g[best].grid.tp == 2 && g[best].tile == LF_CUDA_TILE / 8,
+              "Pro at 1M: 1 x 4 x 2");
+    free(g);
+    lf_plan_free(&p);
+    lf_model_free(&m);
 }
 
 /* On both sides, which rank takes most of the device, and of the host. */
@@ -194,6 +266,9 @@ int main(void)
     test_shares();
     test_smallest(&m);
     test_host(&m);
+    test_tiles(&m, 0);
+    test_tiles(&m, 1);
+    test_pro();
     room = 139ll << 30;
     test_refused(&m, 1, 1 << 20, "2 ranks would do, as 1 x 2 x 1 with ");
     test_refused(&m, 4, 1 << 20, "4 ranks would do, as 2 x 2 x 1 with ");
