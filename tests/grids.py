@@ -42,7 +42,7 @@ def without_checksums(data, attrs):
             {k: v for k, v in attrs.items() if k.split("@")[1] not in ("crc32c", "rows_per_chunk", "list")})
 
 
-def compare(base, other, near, mode):
+def compare(base, other, near=None, mode="gather"):
     """Reasons why two files differ.  near: None, or a tolerance and how the names begin that it is for; mode: what the
     other must record of attention over ranks."""
     (a, aa, a_parts), (b, bb, b_parts) = contents(base), contents(other)

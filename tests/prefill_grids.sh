@@ -51,7 +51,7 @@ why = []
 for name in names[0]:
     paths = [os.path.join(d, "kv", name) for d in (one, other)]
     if not near:
-        why += [name + ": " + w for w in grids.compare(*paths, None)]
+        why += [name + ": " + w for w in grids.compare(*paths)]
         continue
     (a, x, _), (b, y, _) = [grids.contents(p) for p in paths]
     (a, x), (b, y) = grids.without_checksums(a, x), grids.without_checksums(b, y)
