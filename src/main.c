@@ -101,7 +101,7 @@ static int dispatch(int argc, char **argv)
         return usage("which command? `longfill --help` lists them");
     if (!strcmp(argv[1], "--help") || !strcmp(argv[1], "-h") || !strcmp(argv[1], "help"))
         return help(argc > 2 ? argv[2] : NULL);
-    if (!strcmp(argv[1], "--version")) {
+    if (!strcmp(argv[1], "--version") || !strcmp(argv[1], "-V")) {
         printf("longfill %s\n", PACKAGE_VERSION);
         return LF_EXIT_DONE;
     }

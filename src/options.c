@@ -49,11 +49,25 @@ int lf_size_parse(const char *text, int64_t *out)
     return integer_parse(text, 1, out) || *out < 0 ? -1 : 0;
 }
 
+/* "80GB" and the like: a size if it ended before the B, which is what is meant. */
+static int kilobytes_refuse(const lf_option *opt, const char *text, lf_err *err)
+{
+    size_t n = strlen(text), digits = strspn(text, "0123456789");
+    int meant = digits && n == digits + 2 && strchr("kmgKMG", text[digits]) && (text[digits + 1] | 32) == 'b';
+
+    if (meant)
+        lf_fail(err, "--%s '%s': write %.*s%c, which is %.*s %ciB; there are no powers of 1000", opt->name, text,
+                (int)digits, text, text[digits] | 32, (int)digits, text, text[digits] & ~32);
+    return meant ? -1 : 0;
+}
+
 static int integer_set(void *field, const lf_option *opt, const char *text, lf_err *err)
 {
     int sized = opt->type == LF_OPT_SIZE;
     int64_t v;
 
+    if (sized && !strcmp(opt->arg, "BYTES") && kilobytes_refuse(opt, text, err))
+        return -1;
     if (integer_parse(text, sized, &v) || (double)v < opt->lo || (double)v > opt->hi)
         return lf_fail(err, "--%s '%s': it takes a whole number from %.0f to %.0f%s", opt->name, text,
                        opt->lo, opt->hi, sized ? ", with k, m or g for powers of 1024" : "");
@@ -216,6 +230,45 @@ const char *lf_options_nearest(const char *word, const char *const *names, int n
     return best;
 }
 
+/* "plan and info", of the commands that have the option; the caller's. */
+static char *commands_having(const char *name)
+{
+    char *all = lf_strdup("");
+    int left = 0;
+
+    for (const lf_option_command *c = lf_option_commands; c->name; c++)
+        left += option_named(name, strlen(name), c->bit) != NULL;
+    for (const lf_option_command *c = lf_option_commands; c->name; c++) {
+        if (!option_named(name, strlen(name), c->bit))
+            continue;
+        char *more = lf_printf("%s%s%s", all, c->name, --left > 1 ? ", " : left ? " and " : "");
+        free(all);
+        all = more;
+    }
+    return all;
+}
+
+/* What other programs call it.  -1 with the hint, or 0: no such row. */
+static int foreign_hint(const lf_option_command *cmd, const char *dashes, const char *name, lf_err *err)
+{
+    const lf_option_foreign *f = lf_option_foreigns;
+
+    while (f->name && (strcmp(f->name, name) || !(f->commands & cmd->bit)))
+        f++;
+    if (!f->name)
+        return 0;
+    if (!f->option)
+        return lf_fail(err, "unknown option %s%s; %s", dashes, name, f->note);
+    if (option_named(f->option, strlen(f->option), cmd->bit))
+        return lf_fail(err, "unknown option %s%s; here it is --%s%s%s", dashes, name, f->option, f->note ? ", " : "",
+                       f->note ? f->note : "");
+    char *having = commands_having(f->option);
+    lf_fail(err, "unknown option %s%s; it is --%s of %s, and %s has no such thing", dashes, name, f->option, having,
+            cmd->name);
+    free(having);
+    return -1;
+}
+
 static int option_unknown(const lf_option_command *cmd, const char *name, lf_err *err)
 {
     const char *known[LF_MAX_OPTIONS];
@@ -225,13 +278,31 @@ static int option_unknown(const lf_option_command *cmd, const char *name, lf_err
         for (const lf_option_pair *p = lf_option_unbuilt; p->a; p++)
             if (!strcmp(p->a, name))
                 return lf_fail(err, "--%s is not in this version: %s", name, p->b);
+    if (foreign_hint(cmd, "--", name, err))
+        return -1;
     for (const lf_option *opt = lf_option_table; opt->name; opt++)
         if (opt->commands & cmd->bit)
             known[n++] = opt->name;
     const char *near = lf_options_nearest(name, known, n);
+    if (option_named(name, strlen(name), ~0u) && !(near && edits(name, near) < 2)) {
+        char *having = commands_having(name);
+        lf_fail(err, "unknown option --%s; it is of %s, and %s has no such thing", name, having, cmd->name);
+        free(having);
+        return -1;
+    }
     if (near)
         return lf_fail(err, "unknown option --%s; did you mean --%s?", name, near);
     return lf_fail(err, "unknown option --%s; `longfill help %s` lists what there is", name, cmd->name);
+}
+
+static int flag_valued(const lf_option *opt, const char *value, lf_err *err)
+{
+    const lf_option_pair *note = lf_option_flag_notes;
+
+    while (note->a && strcmp(note->a, opt->name))
+        note++;
+    return lf_fail(err, "--%s takes no value, but got '%s'%s%s", opt->name, value, note->a ? "; " : "",
+                   note->a ? note->b : "");
 }
 
 /* ---- the command line ---- */
@@ -243,7 +314,7 @@ static int option_take(lf_options *o, const lf_option *opt, const char *attached
     const char *value = attached;
 
     if (opt->type == LF_OPT_FLAG && value)
-        return lf_fail(err, "--%s takes no value, but got '%s'", opt->name, value);
+        return flag_valued(opt, value, err);
     if (opt->type != LF_OPT_FLAG && !value) {
         const char *next = *i + 1 < argc ? argv[*i + 1] : NULL;
         int is_option = next && !strncmp(next, "--", 2) && option_named(next + 2, strcspn(next + 2, "="), ~0u);
@@ -276,18 +347,39 @@ static int short_take(lf_options *o, const lf_option_command *cmd, int *i, int a
 {
     const char *arg = argv[*i];
     const lf_option *opt = option_lettered(arg[1], cmd->bit);
+    char word[64];
 
+    snprintf(word, sizeof word, "%.*s", (int)lf_min((int64_t)strcspn(arg + 1, "="), 63), arg + 1);
+    if (!opt && option_named(word, strlen(word), cmd->bit))
+        return lf_fail(err, "unknown option -%s; it is written --%s", word, word);
+    if (!opt && foreign_hint(cmd, "-", word, err))
+        return -1;
     if (!opt)
         return lf_fail(err, "unknown option '%s'; `longfill help %s` lists what there is", arg, cmd->name);
     return option_take(o, opt, arg[2] ? arg + 2 : NULL, i, argc, argv, err);
+}
+
+/* The flag that stands before an operand, or NULL. */
+static const lf_option *flag_before(const lf_options *o, const lf_option_command *cmd, const char *operand)
+{
+    int i = 0;
+
+    while (i < o->argc && o->argv[i] != operand)
+        i++;
+    const char *before = i > 0 && i < o->argc ? o->argv[i - 1] : "";
+    const lf_option *opt = strncmp(before, "--", 2) ? NULL : option_named(before + 2, strlen(before + 2), cmd->bit);
+    return opt && opt->type == LF_OPT_FLAG ? opt : NULL;
 }
 
 static int operands_check(const lf_options *o, const lf_option_command *cmd, lf_err *err)
 {
     int n = o->operands.n;
 
-    if (n > cmd->max && !cmd->operand)
-        return lf_fail(err, "'%s': %s takes options only", o->operands.v[0], cmd->name);
+    if (n > cmd->max && !cmd->operand) {
+        const lf_option *flag = flag_before(o, cmd, o->operands.v[0]);
+        return flag ? flag_valued(flag, o->operands.v[0], err)
+                    : lf_fail(err, "'%s': %s takes options only", o->operands.v[0], cmd->name);
+    }
     if (n > cmd->max)
         return lf_fail(err, "'%s' is too much: %s takes %d %s", o->operands.v[cmd->max], cmd->name, cmd->max,
                        cmd->operand);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * options_table: the rows behind options.h.  Included by options*.c only.
+ * options_table: the rows behind options.h.  Included by options*.c and their test only.
  */
 #ifndef LF_OPTIONS_TABLE_H
 #define LF_OPTIONS_TABLE_H
@@ -44,9 +44,19 @@ typedef struct lf_option_pair {            /* two options that exclude each othe
     const char *a, *b;
 } lf_option_pair;
 
+/* A name that a command does not have, and what to say instead: the option that it is, with a note on its value or
+ * NULL, or (option NULL) the note alone.  The first row of a name that is for the command counts. */
+typedef struct lf_option_foreign {
+    const char *name;
+    unsigned commands;
+    const char *option, *note;
+} lf_option_foreign;
+
 extern const lf_option lf_option_table[];               /* ends with a NULL name, as do the others */
 extern const lf_option_command lf_option_commands[];
 extern const lf_option_pair lf_option_conflicts[];
 extern const lf_option_pair lf_option_unbuilt[];        /* planned names, and what to do meanwhile */
+extern const lf_option_foreign lf_option_foreigns[];    /* options_known.c, as is the next */
+extern const lf_option_pair lf_option_flag_notes[];     /* what one may have wanted that gives a flag a value */
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "options.h"
+#include "options_table.h"
 #include "tap.h"
 
 #include <stdlib.h>
@@ -128,7 +128,18 @@ static void test_refused(void)
         { "prefill", "--shard 1", "0 <= I < N" },
         { "prefill", "--shard 1/2/3", "0 <= I < N" },
         { "prefill", "--dry-run=yes", "--dry-run takes no value" },
-        { "prefill", "--json", "unknown option --json" },
+        { "prefill", "--json", "unknown option --json; it is of plan and info, and prefill has no such thing" },
+        { "bench", "--length 8k", "did you mean --lengths?" },
+        { "plan", "--lengths 8k", "did you mean --length?" },
+        { "prefill", "-tp 2", "unknown option -tp; it is written --tp" },
+        { "prefill", "-pcp=2", "unknown option -pcp; it is written --pcp" },
+        { "plan", "-tp 2", "unknown option -tp; a grid is --grid DPxPCPxTP" },
+        { "prefill", "-m M -i I -o O --logprobs 5", "--logprobs takes no value, but got '5'; the K largest logits" },
+        { "prefill", "-m M -i I -o O --logprobs=5", "--logits topk:K" },
+        { "prefill", "-m M -i I -o O --overwrite yes", "--overwrite takes no value, but got 'yes'" },
+        { "prefill", "-m M -i I -o O -- --logprobs", "'--logprobs': prefill takes options only" },
+        { "plan", "-m M --memory 80GB", "--memory '80GB': write 80g, which is 80 GiB" },
+        { "synth", "D --shard-size 4mb", "write 4m, which is 4 MiB" },
         { "synth", "", "synth needs DIR" },
         { "synth", "a b", "'b' is too much" },
         { "synth", "a --set novalue", "KEY=VALUE" },
@@ -142,6 +153,119 @@ static void test_refused(void)
 
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
         refused(bad[i][0], bad[i][1], bad[i][2]);
+}
+
+static int command_has(unsigned bit, const char *name, size_t n)
+{
+    for (const lf_option *opt = lf_option_table; opt->name; opt++)
+        if (strlen(opt->name) == n && !strncmp(opt->name, name, n) && (opt->commands & bit))
+            return 1;
+    return 0;
+}
+
+/* Every --WORD of a text is an option: in backquotes of the command that stands there, else of the one asked. */
+static int options_exist(unsigned bit, const char *text)
+{
+    unsigned of = bit;
+
+    for (const char *p = text; *p; p++) {
+        if (!strncmp(p, "`longfill ", 10)) {
+            const lf_option_command *c = lf_option_commands;
+            while (c->name && strncmp(p + 10, c->name, strlen(c->name)))
+                c++;
+            of = c->name ? c->bit : 0;
+            p += 9;
+        } else if (*p == '`') {
+            of = bit;
+        } else if (!strncmp(p, " --", 3)) {
+            size_t n = strspn(p + 3, "abcdefghijklmnopqrstuvwxyz-");
+            if (!command_has(of, p + 3, n) && strncmp(p + 3, "version", n))
+                return 0;
+        }
+    }
+    return 1;
+}
+
+/* What the user reads for one row and command. */
+static int foreign_shown(const lf_option_foreign *f, const lf_option_command *c)
+{
+    int has = f->option && command_has(c->bit, f->option, strlen(f->option));
+    const char *note = f->note ? f->note : "";
+    char args[128], *want = has         ? lf_printf("here it is --%s%s%s", f->option, *note ? ", " : "", note)
+                            : f->option ? lf_printf("it is --%s of ", f->option)
+                                        : lf_strdup(note);
+    lf_options o;
+    lf_err err;
+    line l;
+
+    snprintf(args, sizeof args, "--%s=1", f->name);
+    int bad = parse(&o, &l, c->name, args, &err);
+    const char *hint = strchr(err.text, ';');
+    int ok = bad == -1 && hint && !strncmp(hint + 2, want, strlen(want)) &&
+             (!strncmp(want, "it is --", 8) || options_exist(c->bit, hint));
+    if (!ok)
+        printf("# longfill %s %s: %s, not %s\n", c->name, args, err.text, want);
+    if (!bad)
+        lf_options_free(&o);
+    free(want);
+    return ok;
+}
+
+/* No name is one that the command has, or the row would never be looked at. */
+static void test_foreign(void)
+{
+    for (const lf_option_foreign *f = lf_option_foreigns; f->name; f++) {
+        int ok = !f->option || command_has(~0u, f->option, strlen(f->option));
+        for (const lf_option_command *c = lf_option_commands; c->name; c++)
+            if (f->commands & c->bit)
+                ok = ok && !command_has(c->bit, f->name, strlen(f->name)) && foreign_shown(f, c);
+        TAP_CHECK(ok, "--%s of others: %s", f->name, f->option ? f->option : f->note);
+    }
+    for (const lf_option_pair *p = lf_option_flag_notes; p->a; p++)
+        TAP_CHECK(command_has(LF_CMD_PREFILL, p->a, strlen(p->a)) && options_exist(LF_CMD_PREFILL, p->b),
+                  "--%s takes no value: %s", p->a, p->b);
+}
+
+/* Names of vLLM, SGLang and others, one by one, as the user reads the hint. */
+static void test_other_names(void)
+{
+    static const char *const said[][3] = {
+        { "prefill", "--tensor-parallel-size 8", "; here it is --tp" },
+        { "prefill", "--tp-size=8", "; here it is --tp" },
+        { "prefill", "--prefill-context-parallel-size 8", "; here it is --pcp" },
+        { "prefill", "--cp 8", "; here it is --pcp" },
+        { "prefill", "--data-parallel-size 2", "; here it is --dp" },
+        { "prefill", "--pipeline-parallel-size 2", "; there is none: every rank has all layers" },
+        { "prefill", "--pp 2", "; there is none: every rank has all layers" },
+        { "prefill", "--ep 2", "; there is none: the pcp x tp ranks" },
+        { "prefill", "--enable-expert-parallel", "always share the experts" },
+        { "prefill", "--max-model-len 8192", "`longfill plan -l TOKENS` says what fits" },
+        { "prefill", "--max-num-batched-tokens 8192", "a prompt is never cut" },
+        { "prefill", "--chunked-prefill-size 8192", "a prompt is never cut" },
+        { "prefill", "--gpu-memory-utilization 0.9", "; there is none: a run takes what `longfill plan` says" },
+        { "plan", "--gpu-memory-utilization 0.9", "; here it is --memory, in bytes" },
+        { "prefill", "--kv-cache-dtype fp8", "; here it is --kv-dtype" },
+        { "prefill", "--dtype bfloat16", "; --numerics is how it computes, --kv-dtype how KV rows are stored" },
+        { "prefill", "--load-format dummy", "--weights dummy makes them up" },
+        { "prefill", "--model-path M", "; here it is --model" },
+        { "prefill", "--prompt-logprobs 5", "--logits topk:K the K largest logits" },
+        { "prefill", "--output-dir O", "; here it is --output" },
+        { "prefill", "--input-file I", "; here it is --input" },
+        { "prefill", "--num-gpus 8", "`mpirun -n N` or srun starts N ranks" },
+        { "prefill", "--resume", "; there is none: a run resumes by itself" },
+        { "prefill", "--force", "; here it is --overwrite" },
+        { "verify", "--force x", "; it is --overwrite of prefill, and verify has no such thing" },
+        { "plan", "--tp 2", "; a grid is --grid DPxPCPxTP" },
+        { "bench", "--pcp 2", "; grids are --grids DPxPCPxTP" },
+        { "plan", "--gpus 8", "; here it is --ranks" },
+        { "plan", "--input-len 1m", "; here it is --length" },
+        { "synth", "--dtype bf16 D", "; here it is --weights" },
+        { "prefill", "--version", "`longfill --version` prints it" },
+        { "plan", "-V", "`longfill --version` prints it" },
+    };
+
+    for (size_t i = 0; i < sizeof said / sizeof *said; i++)
+        refused(said[i][0], said[i][1], said[i][2]);
 }
 
 static void test_json(void)
@@ -227,6 +351,8 @@ int main(void)
     test_defaults();
     test_values();
     test_refused();
+    test_foreign();
+    test_other_names();
     test_json();
     test_bench();
     test_help();
