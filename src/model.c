@@ -4,8 +4,10 @@
 
 #include "hash.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/stat.h>
 
 /* The sizes are bounded so that a product of any three stays far below 2^63. */
 enum { MANY = 1 << 20, CONFIG_LIMIT = 16 << 20 };
@@ -167,11 +169,20 @@ int lf_model_parse(lf_model *m, const char *text, size_t bytes, const char *wher
     return 0;
 }
 
+static int directory_check(const char *dir, lf_err *err)
+{
+    struct stat st;
+    int none = stat(dir, &st) ? errno == ENOENT || errno == ENOTDIR : !S_ISDIR(st.st_mode);
+
+    return none ? lf_fail(err, "there is no directory %s: a model is a directory on this disk, and nothing is "
+                          "downloaded", dir) : 0;
+}
+
 int lf_model_read(lf_model *m, const char *dir, lf_err *err)
 {
     char *path = lf_printf("%s/config.json", dir), *text = NULL;
     size_t bytes = 0;
-    int rc = lf_file_read(path, CONFIG_LIMIT, &text, &bytes, err);
+    int rc = directory_check(dir, err) || lf_file_read(path, CONFIG_LIMIT, &text, &bytes, err) ? -1 : 0;
 
     set_defaults(m);
     if (rc == 0)

@@ -27,6 +27,7 @@ printed() {                                  # printed WORDS ARGUMENT...: exit 0
 }
 
 printed "longfill " --version
+printed "longfill " -V
 printed "usage: longfill COMMAND" --help
 printed "usage: longfill COMMAND" help
 printed "usage: longfill prefill -m DIR -i FILE -o DIR" help prefill
@@ -42,7 +43,10 @@ refused 2 "--frontier is not in this version" prefill -m M -i I -o O --frontier 
 refused 2 "did you mean --numerics?" prefill -m M -i I -o O --numeric exact
 refused 2 "info needs FILE" info
 refused 2 "exclude each other" verify -v -q x
+refused 2 "here it is --tp" prefill -m M -i I -o O --tensor-parallel-size 8
+refused 2 "write 80g, which is 80 GiB" plan -m M --memory 80GB
 refused 2 "$dir/none" plan -m "$dir/none"
+refused 2 "a model is a directory on this disk, and nothing is downloaded" plan -m deepseek-ai/DeepSeek-V4-Flash
 
 OMPI_COMM_WORLD_RANK=3 "$longfill" prefill >"$dir/out" 2>"$dir/err"
 [ $? -eq 2 ] && [ ! -s "$dir/err" ]
