@@ -42,10 +42,21 @@ static const char *const body_keys[] = {
     NULL
 };
 
+#define NO_CHAT "no chat template is applied; give the text itself as \"prompt\""
+
 static const struct { const char *key, *why; } refused_keys[] = {
     { "prefix", "prompts start from their first token in this version" },
-    { "messages", "no chat template is applied; give the text itself as \"prompt\"" },
+    { "messages", NO_CHAT },
     { "suffix", "only what stands before is computed" },
+};
+
+/* As other programs call them. */
+static const struct { const char *key, *here; } other_keys[] = {
+    { "prompt_token_ids", "token_ids" },
+    { "input_ids", "token_ids" },
+    { "tokens", "token_ids" },
+    { "text", "prompt" },
+    { "input", "prompt" },
 };
 
 static int key_known(const char *key, const char *const *known)
@@ -53,6 +64,15 @@ static int key_known(const char *key, const char *const *known)
     while (*known && strcmp(key, *known))
         known++;
     return *known != NULL;
+}
+
+/* What it is here, or NULL; a body has its ids as "prompt" too. */
+static const char *key_other(const char *key, const char *const *known)
+{
+    for (size_t i = 0; i < sizeof other_keys / sizeof *other_keys; i++)
+        if (!strcmp(key, other_keys[i].key))
+            return key_known(other_keys[i].here, known) ? other_keys[i].here : "prompt";
+    return NULL;
 }
 
 static int key_refuse(const char *key, const char *const *known, const char *in, lf_err *err)
@@ -65,7 +85,9 @@ static int key_refuse(const char *key, const char *const *known, const char *in,
             return lf_fail(err, "%s\"%s\" cannot be used: %s", in, key, refused_keys[i].why);
     while (known[n])
         n++;
-    const char *near = lf_options_nearest(key, known, n);
+    const char *near = key_other(key, known);
+    if (!near)
+        near = lf_options_nearest(key, known, n);
     if (near)
         return lf_fail(err, "%sunknown key \"%s\"; did you mean \"%s\"?", in, show(buf, key), near);
     return lf_fail(err, "%sunknown key \"%s\"%s", in, show(buf, key),
@@ -203,8 +225,9 @@ static int word_check(const json_t *o, const char *key, const char *only, lf_err
 
     if (!v || (json_is_string(v) && !strcmp(json_string_value(v), only)))
         return 0;
-    return lf_fail(err, "\"%s\" is %s; it must be \"%s\"", key,
-                   json_is_string(v) ? show(buf, json_string_value(v)) : "no text", only);
+    const char *said = json_is_string(v) ? json_string_value(v) : NULL;
+    return lf_fail(err, "\"%s\" is %s; it must be \"%s\"%s", key, said ? show(buf, said) : "no text", only,
+                   said && strstr(said, "/chat/") ? ", as " NO_CHAT : "");
 }
 
 static int batch_take(lf_request *q, const lf_request_context *c, json_t *o, json_t *body, lf_err *err)

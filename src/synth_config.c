@@ -2,6 +2,7 @@
 #include "synth.h"
 
 #include "model.h"
+#include "options.h"
 
 #include <jansson.h>
 
@@ -99,6 +100,43 @@ static int known(const json_t *config, const char *key)
     return json_object_get(config, key) != NULL;
 }
 
+/* As other programs call them, and what all presets have. */
+static const char *const elsewhere[][2] = {
+    { "num_layers", "num_hidden_layers" }, { "n_layers", "num_hidden_layers" },
+    { "num_heads", "num_attention_heads" }, { "n_heads", "num_attention_heads" },
+    { "num_experts", "n_routed_experts" }, { "num_local_experts", "n_routed_experts" },
+    { "top_k", "num_experts_per_tok" }, { "n_activated_experts", "num_experts_per_tok" },
+    { "dim", "hidden_size" }, { "d_model", "hidden_size" },
+    { "window_size", "sliding_window" }, { "max_seq_len", "max_position_embeddings" },
+};
+
+static const char *field_near(const json_t *config, const char *name)
+{
+    enum { SHOWN = 128 };
+    const char *names[SHOWN];
+    json_t *field;
+    const char *key;
+    int n = 0;
+
+    for (size_t i = 0; i < sizeof elsewhere / sizeof *elsewhere; i++)
+        if (!strcmp(name, elsewhere[i][0]))
+            return elsewhere[i][1];
+    json_object_foreach((json_t *)(uintptr_t)config, key, field)
+        if (n < SHOWN)
+            names[n++] = key;
+    for (size_t i = 0; i < sizeof others / sizeof *others && n < SHOWN; i++)
+        names[n++] = others[i];
+    return *name ? lf_options_nearest(name, names, n) : NULL;
+}
+
+static int field_refuse(const json_t *config, const char *name, const char *setting, lf_err *err)
+{
+    const char *near = field_near(config, name);
+
+    return near ? lf_fail(err, "\"%.80s\": there is no such field in config.json; did you mean %s?", setting, near)
+                : lf_fail(err, "\"%.80s\": there is no such field in config.json", setting);
+}
+
 /* "key=value" or "object.key=value". */
 static int set_field(json_t *config, const char *setting, lf_err *err)
 {
@@ -117,7 +155,7 @@ static int set_field(json_t *config, const char *setting, lf_err *err)
     }
     int rc = 0;
     if (!json_is_object(in) || !*name || (in == config && !known(config, name)))
-        rc = lf_fail(err, "\"%.80s\": there is no such field in config.json", setting);
+        rc = field_refuse(config, in == config ? name : in ? "" : key, setting, err);
     json_t *value = json_loads(eq + 1, JSON_DECODE_ANY, NULL);
     if (!value)
         value = json_string(eq + 1);
