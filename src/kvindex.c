@@ -165,6 +165,13 @@ static int first_difference(const char *a, const char *b, const char **key, char
     return found;
 }
 
+/* Of a key that is a digest: what differs, in words. */
+static const char *made_with(const char *key)
+{
+    return !strcmp(key, "config_sha256") ? "another model" : !strcmp(key, "weights_id") ? "other weights"
+         : !strcmp(key, "tokenizer_sha256") ? "another tokenizer" : NULL;
+}
+
 static int identity_check(const char *path, const lf_kv_meta *file, const lf_kv_meta *run, lf_err *err)
 {
     char *a = lf_kv_identity(file, 0), *b = lf_kv_identity(run, 0), *in_a = NULL, *in_b = NULL;
@@ -174,9 +181,12 @@ static int identity_check(const char *path, const lf_kv_meta *file, const lf_kv_
 
     if (!a || !b)
         rc = lf_fail(err, "%s: custom_id or an identity is not UTF-8", path);
-    else if (strcmp(a, b) && first_difference(a, b, &key, &in_a, &in_b, &hold))
-        rc = lf_fail(err, "%s is there with %s %.160s, and this run has %.160s; give --overwrite to replace it, "
-                     "or another -o/--output", path, key, in_a ? in_a : "none", in_b ? in_b : "none");
+    else if (strcmp(a, b) && first_difference(a, b, &key, &in_a, &in_b, &hold)) {
+        const char *made = made_with(key);
+        rc = lf_fail(err, "%s is there%s%s%s%s %.160s, and this run has %.160s%s; give --overwrite to replace it, "
+                     "or another -o/--output", path, made ? ", made with " : " with ", made ? made : "",
+                     made ? " (" : "", key, in_a ? in_a : "none", in_b ? in_b : "none", made ? ")" : "");
+    }
     json_decref(hold);
     free(in_a);
     free(in_b);

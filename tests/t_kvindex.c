@@ -201,9 +201,13 @@ static void resume_other(void)
 
     if (resumed_begin(&s, &err) || fixture_write(&s.x, -1, &err))
         return;
-    static const char *const says[] = { "weights_id \"0123abcd\"", "tokenizer_sha256 none", "numerics \"released\"",
-                                        "kv_dtype \"fp8\"", "logits \"last\"", "frontier 0", "num_tokens 133" };
-    for (; k < 7; k++) {
+    static const char *const says[] = { "is there, made with other weights (weights_id \"0123abcd\", and this run has",
+                                        "made with another tokenizer (tokenizer_sha256 none, ",
+                                        "is there with numerics \"released\"", "kv_dtype \"fp8\"", "logits \"last\"",
+                                        "frontier 0", "num_tokens 133", "made with another model (config_sha256 \"" };
+    lf_model other = *s.x.meta.model;
+    other.sha256[0] = other.sha256[0] == '0' ? '1' : '0';
+    for (; k < 8; k++) {
         lf_kv_meta m = s.x.meta;
         switch (k) {
         case 0: m.weights_id = "feed"; break;
@@ -213,6 +217,7 @@ static void resume_other(void)
         case 4: m.logits.logprob = 1; break;
         case 5: m.frontier = 128; break;
         case 6: m.num_tokens = 132; break;
+        case 7: m.model = &other; break;
         }
         int rc = lf_kvindex_resume(s.out, &m, s.ids, LF_CHECK_BYTES, 0, &found, &err);
         TAP_CHECK(rc && strstr(err.text, says[k]) && strstr(err.text, "--overwrite"), "refused: %s", err.text);
