@@ -50,7 +50,8 @@ done
 printf 'a\na\nb\nb\n' >"$dir/nodes"
 FAKE_LOG=$dir/log
 export FAKE_LOG PATH="$dir/bin:$PATH"
-unset SLURM_JOB_END_TIME SLURM_GPUS_PER_NODE SLURM_CPUS_PER_TASK SLURM_MPI_TYPE SLURM_RESTART_COUNT LONGFILL OPTIONS RANKS MPIRUN
+unset SLURM_JOB_END_TIME SLURM_GPUS_PER_NODE SLURM_GPUS_ON_NODE SLURM_CPUS_PER_TASK SLURM_MPI_TYPE SLURM_RESTART_COUNT
+unset LONGFILL OPTIONS RANKS MPIRUN
 
 start() {                                    # start STATUS VAR=value... SCRIPT ARGS: runs, true if it exits with STATUS
     want=$1
@@ -76,7 +77,7 @@ run="prefill -m $dir/model -i in.jsonl -o out"
 slurm="bash $jobs/slurm $dir/model in.jsonl out"
 check "slurm: done" start 0 SLURM_JOB_ID=12 $slurm --logits none
 check "slurm: one srun, peers visible" logged \
-    "srun --mpi=pmix --kill-on-bad-exit=1 --gpu-bind=none longfill $run --logits none"
+    "srun --mpi=pmix --kill-on-bad-exit=0 --wait=60 --gpu-bind=none longfill $run --logits none"
 check "slurm: nothing requeued" calls scontrol 0
 check "slurm: 75 exits 75" start 75 SLURM_JOB_ID=12 FAKE_RC=75 $slurm
 check "slurm: and requeues the job" logged "scontrol requeue 12"
@@ -90,6 +91,8 @@ check "slurm: and keeps a margin of 300 s" starts "-o out --max-seconds \(99[0-9
 check "slurm: but not against the user's" start 0 SLURM_JOB_ID=12 SLURM_JOB_END_TIME=$(($(date +%s) + 1300)) \
     SLURM_GPUS_PER_NODE=8 $slurm --pcp 8 --max-seconds 60
 check "slurm: and GPUs asked for are used" starts "longfill $run --device cuda --pcp 8 --max-seconds 60$"
+check "slurm: however they were asked for" start 0 SLURM_JOB_ID=12 SLURM_GPUS_ON_NODE=8 $slurm --pcp 8
+check "slurm: they are" starts "longfill $run --device cuda --pcp 8$"
 check "slurm: unless the user says otherwise" start 0 SLURM_JOB_ID=12 SLURM_GPUS_PER_NODE=8 $slurm --device=cpu
 check "slurm: one --device" starts "longfill $run --device=cpu$"
 check "slurm: usage" start 2 bash "$jobs/slurm" model
