@@ -151,6 +151,10 @@ static void print_info(const info *x)
     print_text("numerics", m->numerics == LF_RELEASED ? "released" : "exact");
     print_text("device", m->device ? m->device : "not recorded");
     print_text("pcp_attention", m->pcp_attention ? m->pcp_attention : "not recorded");
+    if (m->tp)
+        printf("%-14s %lld\n", "tp", (long long)m->tp);
+    else
+        print_text("tp", "not recorded");
     print_text("kv_dtype", lf_kv_dtype_name(m->kv_dtype));
     print_storage(x);
     printf("%-14s %s, %s\n", "logits", logits, lf_human_bytes(size, (double)x->logits_bytes));
@@ -221,6 +225,8 @@ static json_t *info_json(const info *x)
         json_object_set_new(j, "device", json_null());
     if (!x->meta->pcp_attention)
         json_object_set_new(j, "pcp_attention", json_null());
+    if (!x->meta->tp)
+        json_object_set_new(j, "tp", json_null());
     json_t *path = json_string(x->path);
     json_object_set_new(j, "file", path ? path : json_null());
     json_object_set_new(j, "complete", json_true());

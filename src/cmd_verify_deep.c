@@ -106,9 +106,10 @@ static void count(deep_run *x, const uint8_t *have, const uint8_t *want, int64_t
 }
 
 /* With released numerics codes fall the other way by rounding, and layer by layer more do.  A GPU's sums round unlike a
- * CPU's: from the second layer on, as the first sees nothing but the prompt.  The first layer that merges has its own
- * rows before it does; what comes after holds its results.  A file of one writer that does not say how it was made was
- * not merged, and no file that does not say so is from a GPU. */
+ * CPU's, and those of several tp ranks unlike one's: from the second layer on, as the first sees nothing but the
+ * prompt.  The first layer that merges has its own rows before it does; what comes after holds its results.  A file of
+ * one writer that does not say how it was made was not merged, and none that does not say so is from a GPU or tp ranks.
+ */
 static unsure unsure_of(const lf_kvread *r)
 {
     const lf_kv_meta *m = lf_kvread_meta(r);
@@ -118,6 +119,8 @@ static unsure unsure_of(const lf_kvread *r)
         return (unsure){ none, "" };
     if (m->device && strcmp(m->device, "cuda") == 0)
         return (unsure){ 1, "a GPU made this file" };
+    if (m->tp > 1)
+        return (unsure){ 1, "several tp ranks made this file" };
     while (first < m->model->layers && m->model->kind[first] == LF_SWA)
         first++;
     if (!m->pcp_attention && lf_kvread_parts(r) > 0)

@@ -25,8 +25,9 @@ typedef struct lf_deep_report {
  * the whole prompt, otherwise compressed and index rows of whole blocks and per-token logits.  -1: the file is of other
  * weights or another model, or a set of rows is off by more than rounding: 1e-4 in relative norm with exact numerics,
  * 5e-2 with released ones, whose codes may fall the other way on another device.  With released numerics the rounding
- * of a GPU's sums, from the second layer on, and of merge mode, from the first layer on whose input holds a merged
- * result, can grow past that: there finite rows that are off make the report unsure, and 0 is returned. */
+ * of sums on a GPU or over tp ranks, from the second layer on, and of merge mode, from the first layer on whose input
+ * holds a merged result, can grow past that: there finite rows that are off make the report unsure, and 0 is
+ * returned. */
 int lf_deep_run(lf_deep *d, lf_kvread *r, int64_t tokens, lf_deep_report *report, lf_err *err);
 
 #endif

@@ -42,6 +42,7 @@ lf_kv_meta lf_job_meta(const lf_job *j, int64_t request)
         .tokenizer_sha256 = text ? j->tokenizer_sha256 : NULL,
         .device = j->dev ? j->dev->ops->name : NULL,
         .pcp_attention = j->grid.pcp > 1 && j->o->pcp_attention == LF_PCP_MERGE ? "merge" : "gather",
+        .tp = j->grid.tp,
         .producer = "longfill " PACKAGE_VERSION,
         .logits = j->want,
     };

@@ -117,8 +117,11 @@ static int parse_numbers(lf_kvread *r, lf_err *err)
 {
     lf_kv_meta *m = &r->meta;
 
-    if (number_of(r, "num_tokens", &m->num_tokens, err) || number_of(r, "frontier", &m->frontier, err))
+    if (number_of(r, "num_tokens", &m->num_tokens, err) || number_of(r, "frontier", &m->frontier, err) ||
+        (json_object_get(r->identity, "tp") && number_of(r, "tp", &m->tp, err)))
         return -1;
+    if (m->tp < 0)
+        return lf_fail(err, "%s: tp is %lld", r->path, (long long)m->tp);
     if (m->num_tokens < 1 || m->num_tokens > r->model.max_positions)
         return lf_fail(err, "%s: num_tokens is %lld; the model has 1 to %lld positions", r->path,
                        (long long)m->num_tokens, (long long)r->model.max_positions);

@@ -243,6 +243,7 @@ char *lf_kv_identity(const lf_kv_meta *m, int all)
                           "logits", logits, "frontier", (json_int_t)m->frontier);
     if (j && all && ((m->device && json_object_set_new(j, "device", json_string(m->device))) ||
                      (m->pcp_attention && json_object_set_new(j, "pcp_attention", json_string(m->pcp_attention))) ||
+                     (m->tp && json_object_set_new(j, "tp", json_integer((json_int_t)m->tp))) ||
                      json_object_set_new(j, "producer", json_string(m->producer)) ||
                      json_object_set_new(j, "created", json_string(m->created)) ||
                      json_object_set_new(j, "config", json_string(m->model->text)))) {

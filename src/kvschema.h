@@ -37,6 +37,7 @@ typedef struct lf_kv_meta {
     const char *created;                   /* NULL: now, as "2026-01-31T12:00:00Z" */
     const char *device;                    /* "cpu" or "cuda", which computed it; NULL: not recorded */
     const char *pcp_attention;             /* "gather" or "merge", as the ranks did it; NULL: not recorded */
+    int64_t tp;                            /* ranks that shared each layer's heads; 0: not recorded */
     lf_logits_want logits;
     int64_t frontier;                      /* tail data at every so many tokens, a multiple of 128; 0: none */
     size_t chunk_bytes;                    /* 0: 4 MiB.  Tests use less. */
@@ -86,9 +87,9 @@ void lf_kv_logits_text(const lf_logits_want *w, char text[64]);
 int lf_kv_logits_parse(const char *text, lf_logits_want *w);  /* -1: not such a text */
 
 /* The identity as compact JSON with a fixed order of keys; `all`: with what is said of how the file was made
- * (device and pcp_attention, where they are recorded, producer, created) and the config's text, which is what a file
- * holds in its attribute `identity`; otherwise what resuming compares.  NULL when a text is not UTF-8.  Owned by the
- * caller. */
+ * (device, pcp_attention and tp, where they are recorded, producer, created) and the config's text, which is what a
+ * file holds in its attribute `identity`; otherwise what resuming compares.  NULL when a text is not UTF-8.  Owned by
+ * the caller. */
 char *lf_kv_identity(const lf_kv_meta *m, int all);
 
 #endif

@@ -179,6 +179,7 @@ static int root_attributes(const lf_kvfile *f, lf_err *err)
         (m->tokenizer_sha256 && lf_h5_put_text(o, "tokenizer_sha256", m->tokenizer_sha256, err)) ||
         (m->device && lf_h5_put_text(o, "device", m->device, err)) ||
         (m->pcp_attention && lf_h5_put_text(o, "pcp_attention", m->pcp_attention, err)) ||
+        (m->tp && lf_h5_put_i64(o, "tp", m->tp, err)) ||
         lf_h5_put_text(o, "logits", logits, err) || lf_h5_put_i64(o, "frontier", m->frontier, err) ||
         lf_h5_put_text(o, "producer", m->producer, err) || lf_h5_put_text(o, "created", m->created, err))
         return lf_fail_in(err, "%s", f->part);

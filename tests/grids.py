@@ -49,7 +49,7 @@ def compare(base, other, near=None, mode="gather"):
     tolerance, names = near or (None, None)
     if bb.get("@pcp_attention") != mode.encode():
         return [f"attribute pcp_attention is {bb.get('@pcp_attention')}, not {mode}"]
-    aa["@pcp_attention"] = bb["@pcp_attention"]
+    aa.update({k: bb[k] for k in ("@pcp_attention", "@tp")})
     if a_parts or b_parts or names == "":
         (a, aa), (b, bb) = without_checksums(a, aa), without_checksums(b, bb)
     why = [f"only one file has {k}" for k in sorted(set(a) ^ set(b))]

@@ -53,7 +53,7 @@ static inline int fixture_begin(fixture *x, int mini, int64_t tokens, lf_kv_dtyp
     snprintf(x->path, sizeof x->path, "%s/a.h5", x->dir);
     x->meta = (lf_kv_meta){ .custom_id = "fixture-1", .num_tokens = tokens, .numerics = LF_RELEASED,
                             .kv_dtype = dtype, .model = &x->model, .weights_id = "0123abcd",
-                            .device = "cuda", .pcp_attention = "merge", .producer = "longfill test",
+                            .device = "cuda", .pcp_attention = "merge", .tp = 2, .producer = "longfill test",
                             .created = "2026-01-31T12:00:00Z", .logits = { .last = 1 } };
     return 0;
 }

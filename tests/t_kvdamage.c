@@ -195,6 +195,7 @@ static void foreign(void)
         { "\"pcp_attention\":\"merge\"", "\"pcp_attention\":\"ring\"", "ring" },
         { "\"pcp_attention\":\"merge\"", "\"pcp_attention\":1", "no text pcp_attention" },
         { "\"device\":\"cuda\"", "\"device\":\"tpu\"", "tpu" },
+        { "\"tp\":2", "\"tp\":-2", "tp is -2" },
         { "\"frontier\":0", "\"frontier\":5", "frontier is 5" },
         { "sliding_window\\\": 8", "sliding_window\\\": 9", "config_sha256" },
         { "\"model_type\":\"deepseek_v4\"", "\"model_type\":\"x\"", "model_type" },
@@ -214,9 +215,9 @@ static void foreign(void)
     }
     if (fixture_begin(&x, 0, 5, LF_KV_BF16, &err) || fixture_write(&x, -1, &err))
         return;
-    edit(x.path, ",\"device\":\"cuda\",\"pcp_attention\":\"merge\"", "");
+    edit(x.path, ",\"device\":\"cuda\",\"pcp_attention\":\"merge\",\"tp\":2", "");
     int rc = lf_kvread_open(&r, x.path, &err);
-    TAP_CHECK(!rc && !lf_kvread_meta(r)->device && !lf_kvread_meta(r)->pcp_attention,
+    TAP_CHECK(!rc && !lf_kvread_meta(r)->device && !lf_kvread_meta(r)->pcp_attention && !lf_kvread_meta(r)->tp,
               "a file that does not say how it was made is read");
     if (!rc)
         lf_kvread_close(r);

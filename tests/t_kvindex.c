@@ -224,6 +224,7 @@ static void resume_other(void)
     }
     lf_kv_meta made = s.x.meta;
     made.device = "cpu";
+    made.tp = 1;
     made.pcp_attention = "gather";
     TAP_CHECK(!lf_kvindex_resume(s.out, &made, s.ids, LF_CHECK_BYTES, 0, &found, &err) && found.skip,
               "on what and how it was made is not compared");

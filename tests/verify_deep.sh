@@ -68,7 +68,8 @@ for mode in gather merge; do
         >"$dir/out" 2>"$dir/err" </dev/null
     code=$?
     [ $code -eq 0 ] && "$longfill" info "$dir/$mode/kv/b.h5" >"$dir/out" 2>"$dir/err" &&
-        grep -q "^pcp_attention  *$mode\$" "$dir/out" && grep -q "^device  *cpu$" "$dir/out"
+        grep -q "^pcp_attention  *$mode\$" "$dir/out" &&
+        grep -q "^device  *cpu$" "$dir/out" && grep -q "^tp  *1$" "$dir/out"
     result $? "a file of $mode mode says so"
 done
 $mpi -q -n 1 "$longfill" prefill -q -m "$model" -i "$dir/prompts" -o "$dir/alone" --pcp-attention merge \
@@ -91,9 +92,9 @@ result $? "a sound file of merge mode is not called wrong: exit $code"
 
 if [ -n "${PYTHON:-}" ]; then
     cat >"$dir/remake.py" <<'END'
-"""remake.py FROM TO MADE [DATASET CODE]: a copy whose identity says gather, merge, both (cuda) that a GPU made it and
-gather, or (none) nothing, with row 20, or the last, of the dataset all CODE; checksums are those of what is there
-then."""
+"""remake.py FROM TO MADE [DATASET CODE]: a copy whose identity says gather, merge, gather and that a GPU or two tp ranks
+made it (cuda, tp), or (none) nothing, with row 20, or the last, of the dataset all CODE; checksums are those of what is
+there then."""
 import json, os, shutil, sys
 import h5py, numpy
 import kvfile_h5py
@@ -102,9 +103,11 @@ import kvfile_h5py
 def remake(path, made, dataset, code):
     with h5py.File(path, "r+") as f:
         j = json.loads(f.attrs["identity"])
-        del j["pcp_attention"], j["device"]
-        j.update({"none": {}, "cuda": {"pcp_attention": "gather", "device": "cuda"}}.get(
-            made, {"pcp_attention": made, "device": "cpu"}))
+        for key in "pcp_attention", "device", "tp":
+            del j[key]
+        if made != "none":
+            j.update(pcp_attention="merge" if made == "merge" else "gather", device="cuda" if made == "cuda" else "cpu",
+                     tp=2 if made == "tp" else 1)
         f.attrs["identity"] = numpy.bytes_(json.dumps(j))
         if dataset and not f[dataset].is_virtual:
             d = f[dataset]
@@ -154,6 +157,7 @@ END
     judged 0 "ok, " fp8 cuda
     judged 4 "CANNOT TELL: checksums are right; /layers/001/compressed, .*; a GPU made" fp8 cuda \
         layers/001/compressed_nope $large
+    judged 4 "CANNOT TELL: .*; several tp ranks made" fp8 tp $row $large
     judged 1 "FAILED: /layers/003/compressed, rows" fp8 cuda $row $nan
     judged 1 "FAILED: /layers/000/swa, rows" fp8 cuda layers/000/swa_nope $large
     judged 1 "FAILED: /layers/003/compressed, rows" one cuda layers/003/compressed 126
@@ -161,7 +165,7 @@ END
     judged 1 "FAILED: /layers/003/compressed, rows" gather gather $row $large
     judged 0 "ok, " gather none
     "$longfill" info "$dir/made/b.h5" >"$dir/out" 2>"$dir/err" &&
-        [ "$(grep -cE "^(device|pcp_attention)  *not recorded$" "$dir/out")" -eq 2 ] &&
+        [ "$(grep -cE "^(device|pcp_attention|tp)  *not recorded$" "$dir/out")" -eq 3 ] &&
         "$longfill" info --json "$dir/made/b.h5" >"$dir/out" 2>"$dir/err" && grep -q '"pcp_attention": null' "$dir/out"
     result $? "a file that does not say how it was made is read"
 fi
