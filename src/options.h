@@ -91,7 +91,7 @@ void lf_options_help(FILE *out, const char *command);
 /* The i-th command's name, NULL past the last. */
 const char *lf_options_command(int i);
 
-/* Every option of the command with its effective value; absent ones are null.  A new reference. */
+/* Every option of the command as given or its default ("auto" stays so); absent ones are null.  A new reference. */
 json_t *lf_options_json(const lf_options *o);
 
 /* The nearest of the n names (a few edits away at most), or NULL: for "did you mean". */

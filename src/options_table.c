@@ -92,7 +92,7 @@ const lf_option lf_option_table[] = {
     { "sparse", 0, LF_OPT_FLAG, NULL, 0, 0, NULL, AT(sparse), SYNTH, 0,
       "write headers only: the data are holes that read as zeros" },
     { "verbose", 'v', LF_OPT_FLAG, NULL, 0, 0, NULL, AT(verbose), ALL, 0, "say more on stderr" },
-    { "quiet", 'q', LF_OPT_FLAG, NULL, 0, 0, NULL, AT(quiet), ALL, 0, "say only what went wrong" },
+    { "quiet", 'q', LF_OPT_FLAG, NULL, 0, 0, NULL, AT(quiet), ALL, 0, "say on stderr only what went wrong" },
     { "help", 'h', LF_OPT_FLAG, NULL, 0, 0, NULL, AT(help), ALL, 0, "show this and exit" },
     { .name = NULL }
 };

@@ -66,5 +66,29 @@ while read -r command; do
     same "$command: options, arguments and defaults" "$dir/help" "$dir/man"
 done <"$dir/commands"
 
+# Keys of JSON, one a line, that are no word of the page.
+not_in_page() {
+    sed -e 's/\\f[BIPR]//g' -e 's/\\-/-/g' "$page" >"$dir/plain"
+    grep -o '"[a-z_0-9]*":' | tr -d '":' | sort -u | while read -r key; do
+        grep -qw -- "$key" "$dir/plain" || echo "$key"
+    done
+}
+
+defined() {                                  # defined WHAT FILE: of JSON
+    echo none >"$dir/none"
+    { not_in_page <"$2"; grep -c '":' "$2" | sed 's/^[1-9][0-9]*$/none/'; } >"$dir/missing"
+    same "$1: every key of its JSON is in the page" "$dir/none" "$dir/missing"
+}
+
+"$longfill" synth --preset nano "$dir/nano" >"$dir/said"
+"$longfill" plan --json -m "$dir/nano" -l 300 >"$dir/plan"
+"$longfill" plan --json -m "$dir/nano" -l 300 --memory 1m >>"$dir/plan"
+defined "plan" "$dir/plan"
+echo '{"custom_id": "a", "token_ids": [0, 1, 2, 3, 4]}' >"$dir/prompts"
+${MPI_RUN:-sh "${srcdir:-.}/mpi-run"} -n 1 "$longfill" prefill -m "$dir/nano" -i "$dir/prompts" -o "$dir/out" \
+    --device cpu >"$dir/said" 2>&1
+"$longfill" info --json "$dir/out/kv/a.h5" >"$dir/info"
+defined "info" "$dir/info"
+
 echo "1..$count"
 [ $failed -eq 0 ]
