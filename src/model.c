@@ -174,8 +174,8 @@ static int directory_check(const char *dir, lf_err *err)
     struct stat st;
     int none = stat(dir, &st) ? errno == ENOENT || errno == ENOTDIR : !S_ISDIR(st.st_mode);
 
-    return none ? lf_fail(err, "there is no directory %s: a model is a directory on this disk, and nothing is "
-                          "downloaded", dir) : 0;
+    return none ? lf_fail(err, "cannot open %s/config.json: there is no such directory; a model is a directory on this "
+                          "disk, and nothing is downloaded", dir) : 0;
 }
 
 int lf_model_read(lf_model *m, const char *dir, lf_err *err)

@@ -307,6 +307,8 @@ static void check_not_json(void)
     lf_err err = { "" };
     TAP_CHECK(lf_model_read(&m, "/nonexistent", &err) == -1 && strstr(err.text, "/nonexistent/config.json"),
               "a missing file is named: %s", err.text);
+    TAP_CHECK(strstr(err.text, "nothing is downloaded") != NULL, "and that nothing brings it: %s",
+              err.text);
     lf_model_free(&m);
 }
 
