@@ -43,27 +43,12 @@ static int lists_check(lf_bench *b, lf_err *err)
     return 0;
 }
 
-/* Host memory that can be had without swapping; -1: the system does not say. */
-static double host_available(void)
-{
-    FILE *f = fopen("/proc/meminfo", "re");
-    char line[256];
-    double kib = -1;
-
-    while (f && fgets(line, sizeof line, f))
-        if (sscanf(line, "MemAvailable: %lf", &kib) == 1)
-            break;
-    if (f)
-        fclose(f);
-    return kib < 0 ? -1 : 1024 * kib;
-}
-
 static int fits(const lf_bench *b, lf_plan *p, const lf_bench_grid *grid, lf_err *err)
 {
     lf_plan_grid g = { .grid = { .dp = grid->dp, .pcp = grid->pcp, .tp = grid->tp } };
     int64_t here = lf_min((int64_t)grid->dp * grid->pcp * grid->tp, b->job.control.local_size);
     char need[24], have[24];
-    double room = host_available();
+    double room = (double)lf_host_free();
 
     lf_plan_grid_size(p, &g);
     double bytes = (double)g.device_bytes * (double)here;

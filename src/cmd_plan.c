@@ -220,6 +220,14 @@ static void print(const lf_options *o, json_t *all)
     }
 }
 
+/* Of a CPU, if nothing else is said: this machine's, which all ranks share. */
+static int64_t memory_of(const lf_plan *p, const lf_options *o)
+{
+    if (!p->on_host || lf_options_given(o, "memory"))
+        return o->memory;
+    return (int64_t)sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGE_SIZE) / p->ranks;
+}
+
 static int question(lf_plan *p, const lf_options *o, lf_err *err)
 {
     const lf_model *m = p->model;
@@ -233,9 +241,9 @@ static int question(lf_plan *p, const lf_options *o, lf_err *err)
         return lf_fail(err, "--memory %lld: %lld byte%s? %lldg is %lld GiB", (long long)o->memory, (long long)o->memory,
                        lf_s(o->memory), (long long)o->memory, (long long)o->memory);
     p->ranks = (int)o->ranks;
-    p->memory = o->memory;
     p->numerics = (lf_numerics)o->numerics;
     p->on_host = o->device == LF_DEVICE_CPU;
+    p->memory = memory_of(p, o);
     p->act_bytes = p->on_host || (p->numerics == LF_EXACT && kv == LF_KV_F32) ? 4 : 2;
     p->made_up = p->on_host && !p->checkpoint;
     p->merge = o->pcp_attention == LF_PCP_MERGE;
@@ -265,6 +273,7 @@ static int grids(lf_plan *p, const lf_options *o, lf_plan_grid **g, int *n, lf_e
     p->ranks = (int)ranks;
     if (lf_grid_make(&(*g)->grid, p->model, p->ranks, 0, size[0], size[1], size[2], err))
         return lf_fail_in(err, "--grid %s", o->grid);
+    p->memory = memory_of(p, o);
     lf_plan_grid_size(p, *g);
     return 0;
 }

@@ -76,8 +76,8 @@ int lf_job_threads(lf_job *j, int *threads, lf_err *err)
 static lf_fit fit_of(const lf_job *j)
 {
     return (lf_fit){ .model = &j->model, .checkpoint = j->checkpoint, .dev = j->dev, .grid = j->grid,
-                     .merge = j->o->pcp_attention == LF_PCP_MERGE, .tile = j->tile, .kv_dtype = j->kv_dtype,
-                     .logits = j->want };
+                     .merge = j->o->pcp_attention == LF_PCP_MERGE, .tile = j->tile, .sharing = j->topo.local_size,
+                     .kv_dtype = j->kv_dtype, .logits = j->want };
 }
 
 /* Prompts of every pass, and all their lengths one after the other; both are the caller's. */
@@ -91,7 +91,8 @@ static void passes_of(const lf_job *j, int **n, int64_t **lengths)
         (*lengths)[i] = j->requests.v[j->plan.order[i]].tokens;
 }
 
-/* Every pass of the plan, before anything is loaded. */
+/* Every pass of the plan, before anything is loaded.  A dry run without a GPU may be made where the run itself will not
+ * be. */
 static int fits(lf_job *j, lf_err *err)
 {
     lf_fit f = fit_of(j);
@@ -102,6 +103,11 @@ static int fits(lf_job *j, lf_err *err)
     int bad = lf_plan_made_up(&f, err) || lf_plan_fits(&f, j->plan.batches, n, lengths, &j->tile, err);
     free(lengths);
     free(n);
+    if (bad && j->o->dry_run && j->o->device == LF_DEVICE_AUTO && !j->dev->ops->left) {
+        if (j->topo.local_rank == 0)
+            lf_warn("no run on this CPU: %s", err->text);
+        return 0;
+    }
     return bad;
 }
 
@@ -124,7 +130,7 @@ int lf_job_fullest(const lf_job *j, lf_plan_grid *most, int64_t *left, lf_err *e
 
     passes_of(j, &n, &lengths);
     int bad = lf_plan_fullest(&f, j->plan.batches, n, lengths, most, err);
-    *left = lf_plan_left(j->dev);
+    *left = lf_plan_left(&f);
     free(lengths);
     free(n);
     return bad;

@@ -12,7 +12,8 @@
  * A part has datasets like those of a whole file, of its own rows only, one range after the other, with chunks and
  * checksums as there; an attribute `rows` i64 [ranges, 2] says which rows (from, to - 1 is the last) of the prompt they
  * are; root attributes `writer` and `writers`.  The master has tokens and page hashes itself; /parts lists the parts
- * with size and checksum, in its attribute `list` (JSON).  Virtual datasets name their parts relative to the master.
+ * with size and checksum, in its attribute `list` (JSON), and behind all that is the master's own checksum (kvtail.h).
+ * Virtual datasets name their parts relative to the master.
  */
 #ifndef LF_KVMASTER_H
 #define LF_KVMASTER_H

@@ -3,6 +3,7 @@
 #include "file.h"
 #include "kvmaster.h"
 #include "kvshare.h"
+#include "kvtail.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -384,7 +385,8 @@ int lf_kvfile_seal(lf_kvfile *f, uint64_t *bytes, lf_err *err)
 {
     if (f->failed)
         return lf_fail(err, "%s: an earlier write failed", f->part);
-    return tables_finish(f, err) || parts_finish(f, err) || file_close(f, err) || file_sync(f, bytes, err) ? -1 : 0;
+    return tables_finish(f, err) || parts_finish(f, err) || file_close(f, err) ||
+           (f->listed && lf_kvtail_append(f->part, f->fd, err)) || file_sync(f, bytes, err) ? -1 : 0;
 }
 
 int lf_kvfile_rename(lf_kvfile *f, lf_err *err)

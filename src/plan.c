@@ -100,13 +100,13 @@ void lf_plan_pass_size(const lf_plan *p, lf_plan_grid *g)
     g->pass_bytes = (int64_t)lf_engine_plan_bytes(&e, n, lengths, g->pass);
     lf_engine_plan_room(&e, n, lengths, &g->expanded, &g->kernels);
     g->device_bytes = g->weights + g->expanded + g->kernels + g->pass_bytes;
-    g->fits = g->device_bytes <= p->memory;
     lf_engine_plan_host(&e, n, lengths, g->host);
     g->host[LF_HOST_WRITER] = g->grid.tp_rank ? 0 : lf_writer_budget(p->model);        /* the first tp rank writes */
     g->host[LF_HOST_PROMPTS] += sizeof(uint32_t) * (size_t)p->tokens;
     g->host_bytes = 0;
     for (int i = 0; i < LF_HOST_KINDS; i++)
         g->host_bytes += (int64_t)g->host[i];
+    g->fits = g->device_bytes + (p->on_host ? g->host_bytes : 0) <= p->memory;
 }
 
 void lf_plan_most(lf_plan_grid *most, const lf_plan_grid *g)

@@ -79,11 +79,42 @@ static int refuse(lf_plan *p, const lf_fit *f, const lf_plan_grid *g, int64_t to
     return -1;
 }
 
-int64_t lf_plan_left(lf_dev *dev)
+static int refuse_host(const lf_fit *f, const lf_plan_grid *g, int64_t tokens, int64_t left, lf_err *err)
 {
-    int64_t left = dev->ops->left ? dev->ops->left(dev) : -1;
+    char need[24], have[24], weights[24], pass[24], host[24];
 
-    return left < 0 ? -1 : lf_max(0, left + (int64_t)dev->taken - LIBRARY_BYTES);      /* plans have what is taken */
+    return lf_fail(err, "a prompt of %lld token%s on the grid %d x %d x %d needs %s of memory on this rank (weights "
+                   "%s, pass %s, output and prompts %s), and of what is free on this node %s come to each of its %d "
+                   "rank%s: more nodes with a larger pcp, GPUs, or shorter prompts",
+                   (long long)tokens, lf_s(tokens), f->grid.dp, f->grid.pcp, f->grid.tp,
+                   lf_human_bytes(need, (double)(g->device_bytes + g->host_bytes)),
+                   lf_human_bytes(weights, (double)g->weights), lf_human_bytes(pass, (double)g->pass_bytes),
+                   lf_human_bytes(host, (double)g->host_bytes), lf_human_bytes(have, (double)left), f->sharing,
+                   lf_s(f->sharing));
+}
+
+int64_t lf_host_free(void)
+{
+    FILE *f = fopen("/proc/meminfo", "re");
+    long long kib = -1;
+    char line[256];
+
+    while (f && fgets(line, sizeof line, f))
+        if (sscanf(line, "MemAvailable: %lld", &kib) == 1)
+            break;
+    if (f)
+        fclose(f);
+    return kib < 0 ? -1 : 1024 * kib;
+}
+
+int64_t lf_plan_left(const lf_fit *f)
+{
+    lf_dev *d = f->dev;
+    int64_t left = d->ops->left ? d->ops->left(d) : f->sharing ? lf_host_free() : -1;
+
+    if (left >= 0 && !d->ops->left)
+        return left / f->sharing;
+    return left < 0 ? -1 : lf_max(0, left + (int64_t)d->taken - LIBRARY_BYTES);        /* plans have what is taken */
 }
 
 int lf_plan_fullest(const lf_fit *f, int64_t passes, const int *n, const int64_t *lengths, lf_plan_grid *most,
@@ -102,7 +133,7 @@ int lf_plan_fullest(const lf_fit *f, int64_t passes, const int *n, const int64_t
 
 int lf_plan_fits(const lf_fit *f, int64_t passes, const int *n, const int64_t *lengths, int64_t *tile, lf_err *err)
 {
-    int64_t left = lf_plan_left(f->dev), longest = 0, all = 0;
+    int64_t left = lf_plan_left(f), longest = 0, all = 0;
     lf_plan_grid most = { 0 };
     lf_plan p;
 
@@ -123,7 +154,9 @@ int lf_plan_fits(const lf_fit *f, int64_t passes, const int *n, const int64_t *l
             if (most.device_bytes <= left)
                 break;
         }
-        if (most.device_bytes > left)
+        if (p.on_host && most.device_bytes + most.host_bytes > left)
+            bad = refuse_host(f, &most, longest, left, err);
+        else if (most.device_bytes > left)
             bad = refuse(&p, f, &most, longest, left, err);
     }
     lf_plan_free(&p);

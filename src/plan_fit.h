@@ -14,6 +14,7 @@ typedef struct lf_fit {
     lf_grid grid;                          /* this rank's place */
     int merge;
     int64_t tile;                          /* of lf_plan_fullest; 0: the default */
+    int sharing;                           /* ranks of this node, which share its memory on CPUs; 0: nobody asks */
     lf_kv_dtype kv_dtype;                  /* resolved */
     lf_logits_want logits;
 } lf_fit;
@@ -26,9 +27,11 @@ int lf_plan_fits(const lf_fit *f, int64_t passes, const int *n, const int64_t *l
 /* What this rank takes in the fullest of such passes; without passes, its weights.  Not collective. */
 int lf_plan_fullest(const lf_fit *f, int64_t passes, const int *n, const int64_t *lengths, lf_plan_grid *most,
                     lf_err *err);
-/* Bytes that a run can have on a device of which nothing counts but what it has taken itself; -1 where the device does
- * not say. */
-int64_t lf_plan_left(lf_dev *dev);
+/* Bytes that a run can have on a device of which nothing counts but what it has taken itself; on a CPU a rank's share
+ * of the node's free memory, which the host side of a run comes out of as well; -1 where nobody says. */
+int64_t lf_plan_left(const lf_fit *f);
+/* Host memory that can be had without swapping; -1: the system does not say. */
+int64_t lf_host_free(void);
 
 /* Made-up weights on a CPU: refuses more of them than one core makes in some minutes. */
 int lf_plan_made_up(const lf_fit *f, lf_err *err);

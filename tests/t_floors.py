@@ -16,7 +16,7 @@ FLOORS = {
     2: "dev dev_cuda",
     3: "topo coll device",
     4: "weight layer attention compressor head merge moe out pass prefill probe state",
-    5: "h5 kvfile kvindex kvmaster kvread kvrows kvschema kvshare kvspans kvtable kvverify kvwrite report results "
+    5: "h5 kvfile kvindex kvmaster kvread kvrows kvschema kvshare kvspans kvtable kvtail kvverify kvwrite report results "
        "writer",
     6: "bench cmd command job main plan",
 }

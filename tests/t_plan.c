@@ -135,12 +135,15 @@ static void test_refused(const lf_model *m, int world, int64_t tokens, const cha
     TAP_CHECK(lf_plan_fits(&f, 1, &n, &tokens, &tile, &err) && strstr(err.text, words) && strstr(err.text, "a device"),
               "%d ranks, %lld tokens: %s", world, (long long)tokens, err.text);
     int bad = lf_plan_fullest(&f, 1, &n, &tokens, &most, &err);
-    TAP_CHECK(!bad && most.device_bytes > lf_plan_left(&dev), "they need %lld bytes", (long long)most.device_bytes);
+    TAP_CHECK(!bad && most.device_bytes > lf_plan_left(&f), "they need %lld bytes", (long long)most.device_bytes);
     int64_t had = room;
     room = 1000ll << 30;
-    TAP_CHECK(!lf_plan_fits(&f, 1, &n, &tokens, &tile, &err) && lf_plan_left(&dev) < room, "with a TiB they fit");
+    TAP_CHECK(!lf_plan_fits(&f, 1, &n, &tokens, &tile, &err) && lf_plan_left(&f) < room, "with a TiB they fit");
     ops.left = NULL;
-    TAP_CHECK(!lf_plan_fits(&f, 1, &n, &tokens, &tile, &err) && lf_plan_left(&dev) == -1, "who does not say takes all");
+    TAP_CHECK(!lf_plan_fits(&f, 1, &n, &tokens, &tile, &err) && lf_plan_left(&f) == -1, "who does not say takes all");
+    f.sharing = 1 << 24;
+    TAP_CHECK(lf_plan_fits(&f, 1, &n, &tokens, &tile, &err) && strstr(err.text, "free on this node") &&
+              lf_plan_left(&f) < (int64_t)1 << 20, "a CPU's ranks share what is free: %s", err.text);
     room = had;
 }
 

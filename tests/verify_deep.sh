@@ -131,6 +131,9 @@ if os.path.isdir(source[:-3] + ".parts"):
                 data = p.read()
             part.update(bytes=len(data), crc32c=kvfile_h5py.crc32c(data))
         f["parts"].attrs["list"] = numpy.bytes_(json.dumps(listed))
+    with open(path, "rb+") as f:
+        data = f.read()
+        f.write(b"%-63s\n" % (b"longfill-kv crc32c %08x of %d bytes before" % (kvfile_h5py.crc32c(data), len(data))))
 END
     judged() {                               # judged EXIT WORDS FROM MADE [DATASET CODE]
         want=$1 words=$2 from=$dir/$3/kv/b.h5
