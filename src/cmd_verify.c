@@ -49,6 +49,9 @@ static int verify_one(const char *path, lf_deep *d, int64_t tokens)
         rc = d ? lf_deep_run(d, r, tokens, &deep, &err) : 0;
         lf_kvread_close(r);
     }
+    if (!rc && d && !deep.unsure.text[0] && deep.rows == 0)
+        lf_fail(&deep.unsure, "nothing was compared, as %lld token%s complete no row: run more of them, by -l",
+                (long long)deep.tokens, lf_s(deep.tokens));
     if (rc)
         printf("%s: FAILED: %s\n", path, without_path(err.text, path));
     else if (deep.unsure.text[0])
@@ -67,6 +70,10 @@ int lf_cmd_verify(const lf_options *o, lf_err *err)
     err->text[0] = 0;
     if (!o->deep != !o->model) {
         lf_fail(err, "--deep and --model go together: `longfill verify --deep -m DIR FILE`");
+        return LF_EXIT_USAGE;
+    }
+    if (!o->deep && lf_options_given(o, "length")) {
+        lf_fail(err, "--length is how many tokens --deep runs: `longfill verify --deep -m DIR -l TOKENS FILE`");
         return LF_EXIT_USAGE;
     }
     if (o->deep && lf_deep_open(&deep, o->model, err))

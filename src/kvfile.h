@@ -55,8 +55,8 @@ void lf_kvfile_abandon(lf_kvfile *f);
 typedef struct lf_kvread lf_kvread;
 
 /* Refuses what is no KV file, another version, an incomplete file, metadata whose checksum is wrong, and a file with a
- * listed part that is absent, of another size or of another prompt, or whose bytes do not have the checksum at its end
- * (of a file with parts: kvtail.h). */
+ * listed part that is absent, of another size or of another prompt, or a file with
+ * parts whose own bytes do not have the checksum at its end (kvtail.h). */
 int lf_kvread_open(lf_kvread **out, const char *path, lf_err *err);
 void lf_kvread_close(lf_kvread *r);                           /* NULL is fine */
 const lf_kv_meta *lf_kvread_meta(const lf_kvread *r);         /* valid until close */

@@ -266,6 +266,8 @@ int lf_kvindex_resume(const char *out, const lf_kv_meta *meta, const uint32_t *i
         rc = errno == EWOULDBLOCK ? lf_fail(err, "%s: " LF_KV_CLAIMED, part)
                                   : lf_fail(err, "cannot remove the unfinished file %s: %s", part, strerror(errno));
     int there = !stat(path, &st);
+    if (!rc && there && !S_ISREG(st.st_mode))
+        rc = lf_fail(err, "%s is there and is not a regular file: move it away, or give another -o/--output", path);
     if (!rc)
         lf_kvmaster_sweep(path, there ? LF_SWEEP_UNFINISHED : LF_SWEEP_ALL);
     if (!rc && !overwrite && there) {

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "kvread_parts.h"
-#include "kvtail.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -171,7 +170,7 @@ static int read_meta(lf_kvread *r, lf_err *err)
 
 /* ---- open and close ---- */
 
-hid_t lf_kvread_file(const char *path, int *sealed, lf_err *err)
+hid_t lf_kvread_file(const char *path, lf_err *err)
 {
     struct stat st;
 
@@ -185,8 +184,6 @@ hid_t lf_kvread_file(const char *path, int *sealed, lf_err *err)
                 S_ISDIR(st.st_mode) ? "; of a directory give the files, OUT/kv/*.h5" : "");
         return -1;
     }
-    if (sealed && lf_kvtail_check(path, sealed, err))
-        return -1;
     hid_t access = lf_h5_access(), file = H5Fopen(path, H5F_ACC_RDONLY, access);
     if (file < 0)
         lf_h5_fail(err, "%s is not a readable HDF5 file", path);
@@ -196,15 +193,17 @@ hid_t lf_kvread_file(const char *path, int *sealed, lf_err *err)
 
 int lf_kvread_open(lf_kvread **out, const char *path, lf_err *err)
 {
-    int sealed;
-    hid_t file = lf_kvread_file(path, &sealed, err);
+    lf_kv_tail tail = lf_kvtail_of(path);
 
+    if (tail == LF_TAIL_MASTER && lf_kvtail_check(path, err))
+        return -1;
+    hid_t file = lf_kvread_file(path, err);
     if (file < 0)
         return -1;
     lf_kvread *r = lf_alloc(sizeof *r);
     r->path = lf_strdup(path);
     r->file = file;
-    r->sealed = sealed;
+    r->tail = tail;
     if (read_meta(r, err) || lf_kvread_list(r, err)) {
         lf_kvread_close(r);
         return -1;

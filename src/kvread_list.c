@@ -105,7 +105,7 @@ int lf_kvread_part_open(lf_kvread **out, const lf_kvread *r, int i, lf_err *err)
     part->file = -1;
     int rc = size_check(r, i, part->path, err);
     if (!rc) {
-        part->file = lf_kvread_file(part->path, NULL, err);
+        part->file = lf_kvread_file(part->path, err);
         rc = part->file < 0 || identity_check(part, r, i, err)
                  ? lf_fail_in(err, "%s: its part %s", r->path, part->path) : 0;
     }
@@ -141,7 +141,7 @@ int lf_kvread_list(lf_kvread *r, lf_err *err)
     H5Gclose(g);
     if (!r->list)
         return lf_fail_in(err, "%s: group /parts", r->path);
-    if (!r->sealed)
+    if (r->tail != LF_TAIL_MASTER)
         return lf_fail(err, "%s is damaged, or was changed: it does not end with a checksum, as files of several ranks "
                        "do", r->path);
     for (int i = 0; i < lf_kvread_parts(r); i++) {

@@ -6,22 +6,23 @@
 #define LF_KVREAD_PARTS_H
 
 #include "kvfile.h"
+#include "kvtail.h"
 
 #include <jansson.h>
 
 struct lf_kvread {
     char *path;
     hid_t file;
-    int sealed;                            /* the file ends with its checksum (kvtail.h), which is right */
+    lf_kv_tail tail;                       /* a master's is right */
     json_t *identity, *list;               /* what the attribute `identity` holds, and that of /parts or NULL */
     lf_model model;
     int have_model;
     lf_kv_meta meta;                       /* points into the above */
 };
 
-/* An attribute of JSON of this type, or NULL; a file opened for reading, or -1, *sealed (if not NULL) as above. */
+/* An attribute of JSON of this type, or NULL; a file opened for reading, or -1. */
 json_t *lf_kvread_sealed(hid_t obj, const char *name, json_type type, lf_err *err);
-hid_t lf_kvread_file(const char *path, int *sealed, lf_err *err);
+hid_t lf_kvread_file(const char *path, lf_err *err);
 
 /* Listed part i: its name as the master has it, and its checksum. */
 const char *lf_kvread_part_name(const lf_kvread *r, int i);

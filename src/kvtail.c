@@ -12,15 +12,17 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-static void line_of(char line[LF_KV_TAIL + 1], uint32_t crc, int64_t bytes)
+static const char *const begin[] = { "", "longfill-kv crc32c ", "longfill-kv master crc32c " };
+
+static void line_of(char line[LF_KV_TAIL + 1], lf_kv_tail kind, uint32_t crc, int64_t bytes)
 {
     char text[LF_KV_TAIL];
 
-    snprintf(text, sizeof text, "longfill-kv crc32c %08x of %lld bytes before", (unsigned)crc, (long long)bytes);
+    snprintf(text, sizeof text, "%s%08x of %lld bytes before", begin[kind], (unsigned)crc, (long long)bytes);
     snprintf(line, LF_KV_TAIL + 1, "%-*s\n", LF_KV_TAIL - 1, text);
 }
 
-int lf_kvtail_append(const char *path, int fd, lf_err *err)
+int lf_kvtail_append(const char *path, int fd, lf_kv_tail kind, lf_err *err)
 {
     char line[LF_KV_TAIL + 1];
     uint32_t crc;
@@ -29,7 +31,7 @@ int lf_kvtail_append(const char *path, int fd, lf_err *err)
         return -1;
     off_t end = lseek(fd, 0, SEEK_END);
     if (end >= 0)
-        line_of(line, crc, end);
+        line_of(line, kind, crc, end);
     return end < 0 || lf_file_append(fd, line, LF_KV_TAIL) ? lf_fail(err, "cannot write %s: %s", path, strerror(errno))
                                                            : 0;
 }
@@ -51,33 +53,51 @@ static int crc_of(int fd, int64_t bytes, uint32_t *crc)
     return at == bytes ? 0 : -1;
 }
 
-/* Of an open file that ends with `line`. */
-static int line_check(int fd, const char *line, const char *path, int64_t bytes, lf_err *err)
+/* Of an open file: its last line, the bytes before it, and what it says. */
+static lf_kv_tail line_read(int fd, char line[LF_KV_TAIL], int64_t *bytes)
 {
-    char want[LF_KV_TAIL + 1];
-    uint32_t crc;
-
-    if (crc_of(fd, bytes, &crc))
-        return lf_fail(err, "cannot read %s: %s", path, strerror(errno));
-    line_of(want, crc, bytes);
-    return memcmp(line, want, LF_KV_TAIL) ? lf_fail(err, "%s is damaged, or was changed: its bytes do not have the "
-                                                    "checksum at its end", path) : 0;
-}
-
-int lf_kvtail_check(const char *path, int *sealed, lf_err *err)
-{
-    static const char begin[] = "longfill-kv crc32c ";
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    char line[LF_KV_TAIL];
     struct stat st;
 
-    *sealed = 0;
-    if (fd < 0)
-        return lf_fail(err, "cannot open %s: %s", path, strerror(errno));
-    *sealed = !fstat(fd, &st) && st.st_size > LF_KV_TAIL &&
-              pread(fd, line, LF_KV_TAIL, st.st_size - LF_KV_TAIL) == LF_KV_TAIL &&
-              !memcmp(line, begin, sizeof begin - 1);
-    int rc = *sealed ? line_check(fd, line, path, st.st_size - LF_KV_TAIL, err) : 0;
-    close(fd);
+    if (fd < 0 || fstat(fd, &st) || !S_ISREG(st.st_mode) || st.st_size <= LF_KV_TAIL)
+        return LF_TAIL_NONE;
+    *bytes = st.st_size - LF_KV_TAIL;
+    if (pread(fd, line, LF_KV_TAIL, *bytes) != LF_KV_TAIL)
+        return LF_TAIL_NONE;
+    for (lf_kv_tail kind = LF_TAIL_FILE; kind <= LF_TAIL_MASTER; kind++)
+        if (!memcmp(line, begin[kind], strlen(begin[kind])))
+            return kind;
+    return LF_TAIL_NONE;
+}
+
+lf_kv_tail lf_kvtail_of(const char *path)
+{
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    char line[LF_KV_TAIL];
+    int64_t bytes;
+    lf_kv_tail kind = line_read(fd, line, &bytes);
+
+    if (fd >= 0)
+        close(fd);
+    return kind;
+}
+
+int lf_kvtail_check(const char *path, lf_err *err)
+{
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    char line[LF_KV_TAIL], want[LF_KV_TAIL + 1];
+    int64_t bytes;
+    uint32_t crc;
+    lf_kv_tail kind = line_read(fd, line, &bytes);
+    int rc = 0;
+
+    if (kind == LF_TAIL_NONE || crc_of(fd, bytes, &crc)) {
+        rc = lf_fail(err, "cannot read the end of %s", path);
+    } else {
+        line_of(want, kind, crc, bytes);
+        if (memcmp(line, want, LF_KV_TAIL))
+            rc = lf_fail(err, "%s is damaged, or was changed: its bytes do not have the checksum at its end", path);
+    }
+    if (fd >= 0)
+        close(fd);
     return rc;
 }

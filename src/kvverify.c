@@ -240,6 +240,8 @@ int lf_kvread_verify(lf_kvread *r, lf_kv_check how, lf_kv_report *report, lf_err
         problem(&c, &e);
     parts_close(&c);
     free(c.buffer);
+    if (!report->problems && how == LF_CHECK_BYTES && r->tail == LF_TAIL_FILE && lf_kvtail_check(r->path, &e))
+        problem(&c, &e);                   /* in no dataset: attributes, or what HDF5 itself keeps */
     if (!report->problems)
         return 0;
     if (report->problems == 1)

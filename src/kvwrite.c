@@ -385,8 +385,10 @@ int lf_kvfile_seal(lf_kvfile *f, uint64_t *bytes, lf_err *err)
 {
     if (f->failed)
         return lf_fail(err, "%s: an earlier write failed", f->part);
+    lf_kv_tail tail = f->listed ? LF_TAIL_MASTER : LF_TAIL_FILE;
+
     return tables_finish(f, err) || parts_finish(f, err) || file_close(f, err) ||
-           (f->listed && lf_kvtail_append(f->part, f->fd, err)) || file_sync(f, bytes, err) ? -1 : 0;
+           (!f->of && lf_kvtail_append(f->part, f->fd, tail, err)) || file_sync(f, bytes, err) ? -1 : 0;
 }
 
 int lf_kvfile_rename(lf_kvfile *f, lf_err *err)

@@ -289,6 +289,8 @@ bad("a file for an output directory", lambda c: open(c.out, "w").close(), "out",
 bad("a file above the output directory", lambda c: (open(c.out, "w").close(), setattr(c, "out", c.out + "/deeper")),
     "out", "[Nn]ot a directory")
 bad("a file where kv/ goes", lambda c: (os.mkdir(c.out), open(c.out + "/kv", "w").close()), "out/kv")
+bad("a directory where a KV file goes", lambda c: (c.lines({"custom_id": "a", "token_ids": [1]}),
+                                                   os.makedirs(c.out + "/kv/a.h5")), "kv/a.h5", "not a regular file")
 bad("a directory where results.jsonl goes", lambda c: os.makedirs(c.out + "/results.jsonl"), "results.jsonl",
     "directory")
 bad("an output directory nobody can make", lambda c: setattr(c, "out", "/proc/longfill/out"), "/proc/longfill")

@@ -105,7 +105,8 @@ static void damaged_bytes(void)
     fixture_end(&x);
 }
 
-/* Whatever byte changes: refused, or nothing that the reader returns is different. */
+/* Whatever byte changes: refused, or nothing that the reader returns is different; and of all bytes only those that say
+ * that the last line is a checksum can do the latter. */
 static void damaged_anywhere(void)
 {
     lf_err err = { "" };
@@ -131,7 +132,7 @@ static void damaged_anywhere(void)
         lf_kvread_close(r);
         fixture_flip(x.path, at);
     }
-    TAP_CHECK(bad == 0 && found > tried / 10, "no changed byte goes unnoticed (%d of %d mattered)", found, tried);
+    TAP_CHECK(bad == 0 && found >= tried - 1, "no changed byte goes unnoticed (%d of %d are found)", found, tried);
     fixture_end(&x);
 }
 

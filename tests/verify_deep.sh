@@ -28,6 +28,12 @@ for run in "1 one --numerics exact" "1 fp8 --logits all" "2 two --numerics exact
     [ $code -eq 0 ] && [ "$(grep -c "run again: 0 of [1-9][0-9]* rows differ" "$dir/out")" -eq 2 ] &&
         grep -q "; 1 token run again" "$dir/out" && grep -q "; 300 tokens run again" "$dir/out"
     result $? "the whole prompts again, bit for bit"
+    deep "$model" "$out/kv/b.h5" -l 1
+    case $* in
+    *all*) [ $code -eq 0 ] && grep -q "1 token run again: 0 of 1 rows differ" "$dir/out" ;;
+    *) [ $code -eq 4 ] && grep -q "CANNOT TELL: .*nothing was compared, as 1 token" "$dir/out" ;;
+    esac
+    result $? "a token of 300, which completes no row, but has logits"
     deep "$model" "$out/kv/b.h5" -l 150
     [ $code -eq 0 ] && grep -q "150 tokens run again: 0 of [1-9][0-9]* rows differ" "$dir/out"
     result $? "150 tokens of 300"
@@ -133,7 +139,7 @@ if os.path.isdir(source[:-3] + ".parts"):
         f["parts"].attrs["list"] = numpy.bytes_(json.dumps(listed))
     with open(path, "rb+") as f:
         data = f.read()
-        f.write(b"%-63s\n" % (b"longfill-kv crc32c %08x of %d bytes before" % (kvfile_h5py.crc32c(data), len(data))))
+        f.write(b"%-63s\n" % (b"longfill-kv master crc32c %08x of %d bytes before" % (kvfile_h5py.crc32c(data), len(data))))
 END
     judged() {                               # judged EXIT WORDS FROM MADE [DATASET CODE]
         want=$1 words=$2 from=$dir/$3/kv/b.h5
@@ -181,6 +187,10 @@ result $? "another model is refused"
 code=$?
 [ $code -eq 2 ] && grep -q -- "--model" "$dir/err" && [ ! -s "$dir/out" ]
 result $? "without a model it is refused"
+"$longfill" verify -l 5 "$dir/one/kv/a.h5" >"$dir/out" 2>"$dir/err"
+code=$?
+[ $code -eq 2 ] && grep -q -- "--deep" "$dir/err" && [ ! -s "$dir/out" ]
+result $? "and so is a length without --deep"
 deep "$dir/no-model" "$dir/one/kv/a.h5"
 [ $code -eq 2 ] && grep -q "no-model" "$dir/err" && [ ! -s "$dir/out" ]
 result $? "and so is one that cannot be read"
