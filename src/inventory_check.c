@@ -164,7 +164,7 @@ int lf_inventory_check(const lf_model *m, const lf_checkpoint *c, lf_inventory_r
     if (rc == 0)
         count_others(&k);
     free(k.seen);
-    return rc;
+    return rc ? lf_fail_in(err, "%s", lf_checkpoint_dir(c)) : 0;
 }
 
 void lf_inventory_floats(lf_dtype dtype, const void *data, int64_t first, int64_t n, float *out)

@@ -395,7 +395,7 @@ static int given_check(const lf_options *o, const lf_option_command *cmd, lf_err
             return lf_fail(err, "%s needs --%s %s (-%c)", cmd->name, opt->name, opt->arg, opt->letter);
     for (const lf_option_pair *p = lf_option_conflicts; p->a; p++)
         if (lf_options_given(o, p->a) && lf_options_given(o, p->b))
-            return lf_fail(err, "--%s and --%s exclude each other", p->a, p->b);
+            return lf_fail(err, "--%s and --%s exclude each other: give one of them", p->a, p->b);
     if (cmd->bit == LF_CMD_PREFILL && lf_options_given(o, "seed") && o->weights != LF_WEIGHTS_DUMMY)
         return lf_fail(err, "--seed is of made-up weights: give --weights dummy");
     return 0;

@@ -58,7 +58,8 @@ static int item_add(void *arg, const lf_inventory_item *item, lf_err *err)
 int lf_plan_open(lf_plan *p, const lf_model *m, const lf_checkpoint *c, lf_err *err)
 {
     *p = (lf_plan){ .model = m, .checkpoint = c, .ranks = 1 };
-    return lf_inventory_each(m, item_add, p, err);
+    int bad = lf_inventory_each(m, item_add, p, err);
+    return bad && c ? lf_fail_in(err, "%s", lf_checkpoint_dir(c)) : bad;
 }
 
 void lf_plan_free(lf_plan *p)

@@ -243,6 +243,11 @@ static int open_single(lf_checkpoint *c, lf_err *err)
     return read_shards(c, err);
 }
 
+const char *lf_checkpoint_dir(const lf_checkpoint *c)
+{
+    return c->dir;
+}
+
 int lf_checkpoint_open(lf_checkpoint **out, const char *dir, lf_err *err)
 {
     lf_checkpoint *c = lf_alloc(sizeof *c);

@@ -30,6 +30,7 @@ void lf_checkpoint_close(lf_checkpoint *c);            /* NULL is fine */
 int64_t lf_checkpoint_count(const lf_checkpoint *c);
 const lf_tensor *lf_checkpoint_at(const lf_checkpoint *c, int64_t i);
 const lf_tensor *lf_checkpoint_find(const lf_checkpoint *c, const char *name);    /* NULL: no such tensor */
+const char *lf_checkpoint_dir(const lf_checkpoint *c);             /* as it was given */
 const char *lf_checkpoint_shard_path(const lf_checkpoint *c, int shard);
 
 /* The tensor's bytes, mapped; valid until close.  Thread-safe. */

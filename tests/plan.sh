@@ -126,7 +126,7 @@ flash --grid 1x3
 [ $? -eq 2 ] && grep -q "is not a grid" "$dir/err"
 result $? "so is what is not a grid"
 flash --grid 1x2x1 --ranks 2
-[ $? -eq 2 ] && grep -q "exclude each other" "$dir/err"
+[ $? -eq 2 ] && grep -q "exclude each other: give one of them" "$dir/err"
 result $? "--grid and --ranks exclude each other"
 
 results

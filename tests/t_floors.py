@@ -16,8 +16,8 @@ FLOORS = {
     2: "dev dev_cuda",
     3: "topo coll device",
     4: "weight layer attention compressor head merge moe out pass prefill probe state",
-    5: "h5 kvfile kvindex kvmaster kvread kvrows kvschema kvshare kvspans kvtable kvtail kvverify kvwrite report results "
-       "writer",
+    5: "h5 kvfile kvindex kvmaster kvread kvrows kvschema kvshare kvspans kvtable kvtail kvverify kvwrite report "
+       "results writer",
     6: "bench cmd command job main plan",
 }
 BACKEND_FLOOR = 2

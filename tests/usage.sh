@@ -48,6 +48,10 @@ refused 2 "write 80g, which is 80 GiB" plan -m M --memory 80GB
 refused 2 "$dir/none" plan -m "$dir/none"
 refused 2 "a model is a directory on this disk, and nothing is downloaded" plan -m deepseek-ai/DeepSeek-V4-Flash
 
+refused 2 "let hidden_size and moe_intermediate_size be such multiples" synth --preset nano --set hidden_size=63 "$dir/odd"
+[ ! -e "$dir/odd" ]
+result $? "and nothing is written"
+
 OMPI_COMM_WORLD_RANK=3 "$longfill" prefill >"$dir/out" 2>"$dir/err"
 [ $? -eq 2 ] && [ ! -s "$dir/err" ]
 result $? "of many ranks only the first says what is wrong with the command line"
