@@ -43,11 +43,20 @@ static int options_check(lf_job *j, lf_err *err)
     return 0;
 }
 
+/* srun without the interface that this MPI wants starts as many worlds of one rank. */
 static int grid_make(lf_job *j, lf_err *err)
 {
+    const char *tasks = getenv("SLURM_STEP_NUM_TASKS");
     const lf_options *o = j->o;
 
-    return lf_grid_make(&j->grid, &j->model, j->world, j->rank, (int)o->dp, (int)o->pcp, (int)o->tp, err);
+    if (!lf_grid_make(&j->grid, &j->model, j->world, j->rank, (int)o->dp, (int)o->pcp, (int)o->tp, err))
+        return 0;
+    if (j->world == 1 && tasks && atoi(tasks) > 1) {
+        lf_err why = *err;
+        lf_fail(err, "%s; srun started %s processes, which MPI does not know to belong together: `srun --mpi=list` tells "
+                "what it can do for that, pmix most likely", why.text, tasks);
+    }
+    return -1;
 }
 
 static int item_count(void *arg, const lf_inventory_item *item, lf_err *err)

@@ -350,7 +350,7 @@ static int short_take(lf_options *o, const lf_option_command *cmd, int *i, int a
     char word[64];
 
     snprintf(word, sizeof word, "%.*s", (int)lf_min((int64_t)strcspn(arg + 1, "="), 63), arg + 1);
-    if (!opt && option_named(word, strlen(word), cmd->bit))
+    if (strlen(word) > 1 && option_named(word, strlen(word), cmd->bit))     /* -model is not -m odel */
         return lf_fail(err, "unknown option -%s; it is written --%s", word, word);
     if (!opt && foreign_hint(cmd, "-", word, err))
         return -1;

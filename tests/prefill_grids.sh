@@ -193,4 +193,11 @@ done
 ! kill -0 "$rank" 2>/dev/null
 result $? "and the stopped rank is gone"
 
+SLURM_STEP_NUM_TASKS=2
+export SLURM_STEP_NUM_TASKS
+prefill 1 lonely -i "$dir/prompts" --pcp 2
+unset SLURM_STEP_NUM_TASKS
+[ $code -eq 2 ] && grep -q "has 2 ranks, but 1 was started: start 2.*; srun started 2 processes" "$dir/err"
+result $? "processes of srun that MPI does not connect are told so"
+
 results

@@ -132,6 +132,7 @@ static void test_refused(void)
         { "bench", "--length 8k", "did you mean --lengths?" },
         { "plan", "--lengths 8k", "did you mean --length?" },
         { "prefill", "-tp 2", "unknown option -tp; it is written --tp" },
+        { "prefill", "-model M", "unknown option -model; it is written --model" },
         { "prefill", "-pcp=2", "unknown option -pcp; it is written --pcp" },
         { "plan", "-tp 2", "unknown option -tp; a grid is --grid DPxPCPxTP" },
         { "prefill", "-m M -i I -o O --logprobs 5", "--logprobs takes no value, but got '5'; the K largest logits" },
