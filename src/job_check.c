@@ -53,8 +53,8 @@ static int grid_make(lf_job *j, lf_err *err)
         return 0;
     if (j->world == 1 && tasks && atoi(tasks) > 1) {
         lf_err why = *err;
-        lf_fail(err, "%s; srun started %s processes, which MPI does not know to belong together: `srun --mpi=list` tells "
-                "what it can do for that, pmix most likely", why.text, tasks);
+        lf_fail(err, "%s; srun started %s processes, which MPI does not know to belong together: `srun --mpi=list` "
+                "tells what it can do for that, pmix most likely", why.text, tasks);
     }
     return -1;
 }
