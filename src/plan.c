@@ -107,7 +107,12 @@ void lf_plan_pass_size(const lf_plan *p, lf_plan_grid *g)
     g->host_bytes = 0;
     for (int i = 0; i < LF_HOST_KINDS; i++)
         g->host_bytes += (int64_t)g->host[i];
-    g->fits = g->device_bytes + (p->on_host ? g->host_bytes : 0) <= p->memory;
+    g->fits = (p->on_host ? lf_plan_on_host(g) : g->device_bytes) <= p->memory;
+}
+
+int64_t lf_plan_on_host(const lf_plan_grid *g)
+{
+    return g->device_bytes + g->host_bytes - (int64_t)g->host[LF_HOST_WRITER];
 }
 
 void lf_plan_most(lf_plan_grid *most, const lf_plan_grid *g)

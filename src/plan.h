@@ -83,6 +83,8 @@ void lf_plan_weights_size(const lf_plan *p, lf_plan_grid *g);
 void lf_plan_pass_size(const lf_plan *p, lf_plan_grid *g);
 /* What is more in g goes into *most: the sizes of the device, and those of the host. */
 void lf_plan_most(lf_plan_grid *most, const lf_plan_grid *g);
+/* Of a CPU rank, all that it will have touched: the writer's ring is a bound that small runs stay far below. */
+int64_t lf_plan_on_host(const lf_plan_grid *g);
 /* The most tokens that a tile of this grid may have, and half of `tile`, or 0 where that is too few for a GPU; a CPU's
  * are as they are. */
 int64_t lf_plan_tile(const lf_plan *p, const lf_grid *g);

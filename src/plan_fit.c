@@ -87,10 +87,10 @@ static int refuse_host(const lf_fit *f, const lf_plan_grid *g, int64_t tokens, i
                    "%s, pass %s, output and prompts %s), and of what is free on this node %s come to each of its %d "
                    "rank%s: more nodes with a larger pcp, GPUs, or shorter prompts",
                    (long long)tokens, lf_s(tokens), f->grid.dp, f->grid.pcp, f->grid.tp,
-                   lf_human_bytes(need, (double)(g->device_bytes + g->host_bytes)),
+                   lf_human_bytes(need, (double)lf_plan_on_host(g)),
                    lf_human_bytes(weights, (double)g->weights), lf_human_bytes(pass, (double)g->pass_bytes),
-                   lf_human_bytes(host, (double)g->host_bytes), lf_human_bytes(have, (double)left), f->sharing,
-                   lf_s(f->sharing));
+                   lf_human_bytes(host, (double)(lf_plan_on_host(g) - g->device_bytes)),
+                   lf_human_bytes(have, (double)left), f->sharing, lf_s(f->sharing));
 }
 
 int64_t lf_host_free(void)
@@ -154,7 +154,7 @@ int lf_plan_fits(const lf_fit *f, int64_t passes, const int *n, const int64_t *l
             if (most.device_bytes <= left)
                 break;
         }
-        if (p.on_host && most.device_bytes + most.host_bytes > left)
+        if (p.on_host && lf_plan_on_host(&most) > left)
             bad = refuse_host(f, &most, longest, left, err);
         else if (most.device_bytes > left)
             bad = refuse(&p, f, &most, longest, left, err);

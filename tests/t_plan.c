@@ -147,6 +147,23 @@ static void test_refused(const lf_model *m, int world, int64_t tokens, const cha
     room = had;
 }
 
+/* A small run, where each rank's part of what is free is less than the writer may take. */
+static void test_small(void)
+{
+    lf_dev_ops ops = { .name = "cpu" };
+    lf_model m = released("nano");
+    lf_dev dev = { .ops = &ops, .model = &m, .numerics = LF_EXACT, .act_bytes = 4, .tile = LF_CPU_TILE };
+    lf_fit f = { .model = &m, .dev = &dev, .kv_dtype = LF_KV_F32, .sharing = (int)(lf_host_free() >> 26) };
+    int64_t tokens = 500, tile;
+    lf_err err = { "" };
+    int n = 1;
+
+    TAP_CHECK(!lf_grid_make(&f.grid, &m, 1, 0, 1, 1, 1, &err) && f.sharing > 0 && lf_plan_left(&f) < 128ll << 20 &&
+                  !lf_plan_fits(&f, 1, &n, &tokens, &tile, &err) && tile == LF_CPU_TILE,
+              "%d ranks of a small model on this node %s", f.sharing, err.text);
+    lf_model_free(&m);
+}
+
 /* Tiles of 1x2x1 are as large as memory allows, down to an eighth, as `plan` and a run see it. */
 static void test_tiles(const lf_model *m, int merge)
 {
@@ -272,6 +289,7 @@ int main(void)
     test_tiles(&m, 0);
     test_tiles(&m, 1);
     test_pro();
+    test_small();
     room = 139ll << 30;
     test_refused(&m, 1, 1 << 20, "2 ranks would do, as 1 x 2 x 1 with ");
     test_refused(&m, 4, 1 << 20, "4 ranks would do, as 2 x 2 x 1 with ");
