@@ -24,7 +24,7 @@ static int open_and_check(lf_kvread **r, const char *path, lf_kv_report *report,
     return -1;
 }
 
-static void say(const char *path, const lf_kv_report *report, const lf_deep_report *deep)
+static void say(const char *path, int whole, const lf_kv_report *report, const lf_deep_report *deep)
 {
     char size[24];
 
@@ -33,6 +33,9 @@ static void say(const char *path, const lf_kv_report *report, const lf_deep_repo
     if (deep->tokens)
         printf("; %lld token%s run again: %lld of %lld rows differ, by %.1e at most", (long long)deep->tokens,
                lf_s(deep->tokens), (long long)deep->differ, (long long)deep->rows, deep->worst);
+    if (!whole)
+        printf("; its attributes are not checked, as the file does not end with a checksum: an earlier program wrote "
+               "it, or it was opened for writing since");
     printf("\n");
 }
 
@@ -43,9 +46,10 @@ static int verify_one(const char *path, lf_deep *d, int64_t tokens)
     lf_kv_report report;
     lf_deep_report deep = { 0 };
     lf_err err = { "" };
-    int rc = open_and_check(&r, path, &report, &err);
+    int rc = open_and_check(&r, path, &report, &err), whole = 0;
 
     if (!rc) {
+        whole = lf_kvread_sealed_whole(r);
         rc = d ? lf_deep_run(d, r, tokens, &deep, &err) : 0;
         lf_kvread_close(r);
     }
@@ -57,7 +61,7 @@ static int verify_one(const char *path, lf_deep *d, int64_t tokens)
     else if (deep.unsure.text[0])
         printf("%s: CANNOT TELL: checksums are right; %s\n", path, deep.unsure.text);
     else
-        say(path, &report, &deep);
+        say(path, whole, &report, &deep);
     fflush(stdout);
     return rc ? LF_EXIT_FAILED : deep.unsure.text[0] ? LF_EXIT_UNDECIDED : LF_EXIT_DONE;
 }

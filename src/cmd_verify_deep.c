@@ -68,6 +68,7 @@ void lf_deep_close(lf_deep *d)
 
 typedef struct unsure {                    /* in layers from `layer` on, and in logits */
     int layer;
+    int index;                             /* in index rows, whose codes are large steps, from the layer before on */
     const char *why;                       /* for people */
 } unsure;
 
@@ -116,18 +117,18 @@ static unsure unsure_of(const lf_kvread *r)
     int none = m->model->layers + 1, first = 0;
 
     if (m->numerics == LF_EXACT)
-        return (unsure){ none, "" };
+        return (unsure){ none, 0, "" };
     if (m->device && strcmp(m->device, "cuda") == 0)
-        return (unsure){ 1, "a GPU made this file" };
+        return (unsure){ 1, 1, "a GPU made this file" };
     if (m->tp > 1)
-        return (unsure){ 1, "several tp ranks made this file" };
+        return (unsure){ 1, 0, "several tp ranks made this file" };
     while (first < m->model->layers && m->model->kind[first] == LF_SWA)
         first++;
     if (!m->pcp_attention && lf_kvread_parts(r) > 0)
-        return (unsure){ first + 1, "merge mode may have made this file, which does not say" };
+        return (unsure){ first + 1, 0, "merge mode may have made this file, which does not say" };
     if (m->pcp_attention && strcmp(m->pcp_attention, "merge") == 0)
-        return (unsure){ first + 1, "merge mode made this file" };
-    return (unsure){ none, "" };
+        return (unsure){ first + 1, 0, "merge mode made this file" };
+    return (unsure){ none, 0, "" };
 }
 
 /* layer: the number of layers for logits. */
@@ -166,7 +167,7 @@ static void sink_rows(void *ctx, int seq, int layer, lf_kv_part part, int64_t ro
             lf_row_floats(x->meta->model, fmt, width, (const uint8_t *)packed + row_bytes * (size_t)i, b + i * width);
         }
         snprintf(what, sizeof what, "/layers/%03d/%s", layer, lf_part_path(part));
-        judge(x, off(a, b, rows * width), layer, what, row0, rows);
+        judge(x, off(a, b, rows * width), layer + (part == LF_PART_INDEX && x->rounding.index), what, row0, rows);
     }
     free(have);
     free(a);

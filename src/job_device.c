@@ -76,7 +76,8 @@ int lf_job_threads(lf_job *j, int *threads, lf_err *err)
 static lf_fit fit_of(const lf_job *j)
 {
     return (lf_fit){ .model = &j->model, .checkpoint = j->checkpoint, .dev = j->dev, .grid = j->grid,
-                     .merge = j->o->pcp_attention == LF_PCP_MERGE, .tile = j->tile, .sharing = j->topo.local_size,
+                     .merge = j->o->pcp_attention == LF_PCP_MERGE, .tile = j->tile,
+                     .sharing = lf_min(j->topo.local_size, j->grid.ep),
                      .kv_dtype = j->kv_dtype, .logits = j->want };
 }
 
@@ -99,6 +100,7 @@ static int fits(lf_job *j, lf_err *err)
     int64_t *lengths;
     int *n;
 
+    j->tile = lf_engine_tile(j->dev->tile, &j->grid, f.merge);
     passes_of(j, &n, &lengths);
     int bad = lf_plan_made_up(&f, err) || lf_plan_fits(&f, j->plan.batches, n, lengths, &j->tile, err);
     free(lengths);

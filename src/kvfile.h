@@ -60,6 +60,7 @@ typedef struct lf_kvread lf_kvread;
 int lf_kvread_open(lf_kvread **out, const char *path, lf_err *err);
 void lf_kvread_close(lf_kvread *r);                           /* NULL is fine */
 const lf_kv_meta *lf_kvread_meta(const lf_kvread *r);         /* valid until close */
+int lf_kvread_sealed_whole(const lf_kvread *r);               /* the file ends with a checksum of itself (kvtail.h) */
 int lf_kvread_parts(const lf_kvread *r);                      /* listed part files; 0: self-contained */
 int64_t lf_kvread_part_bytes(const lf_kvread *r);             /* of all of them */
 

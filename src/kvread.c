@@ -226,6 +226,11 @@ void lf_kvread_close(lf_kvread *r)
     free(r);
 }
 
+int lf_kvread_sealed_whole(const lf_kvread *r)
+{
+    return r->tail != LF_TAIL_NONE;
+}
+
 const lf_kv_meta *lf_kvread_meta(const lf_kvread *r)
 {
     return &r->meta;

@@ -132,7 +132,10 @@ int lf_kvread_list(lf_kvread *r, lf_err *err)
 {
     lf_kvread *part;
 
-    if (!lf_h5_has_path(r->file, "/parts"))
+    int parts = lf_h5_has_path(r->file, "/parts");
+    if (!parts && r->tail == LF_TAIL_MASTER)
+        return lf_fail(err, "%s is damaged, or was changed: its last line is that of a file of several ranks", r->path);
+    if (!parts)
         return 0;
     hid_t g = H5Gopen2(r->file, "/parts", H5P_DEFAULT);
     if (g < 0)

@@ -248,15 +248,25 @@ static char *commands_having(const char *name)
     return all;
 }
 
-/* What other programs call it.  -1 with the hint, or 0: no such row. */
-static int foreign_hint(const lf_option_command *cmd, const char *dashes, const char *name, lf_err *err)
+static const lf_option_foreign *foreign_named(const char *name, unsigned command)
 {
     const lf_option_foreign *f = lf_option_foreigns;
 
-    while (f->name && (strcmp(f->name, name) || !(f->commands & cmd->bit)))
+    while (f->name && (strcmp(f->name, name) || !(f->commands & command)))
         f++;
+    return f;
+}
+
+/* What other programs call it.  -1 with the hint, or 0: no such row.  Where this command has not what it is called
+ * here either, there may be a row for that. */
+static int foreign_hint(const lf_option_command *cmd, const char *dashes, const char *name, lf_err *err)
+{
+    const lf_option_foreign *f = foreign_named(name, cmd->bit);
+
     if (!f->name)
         return 0;
+    if (f->option && !option_named(f->option, strlen(f->option), cmd->bit) && foreign_named(f->option, cmd->bit)->name)
+        f = foreign_named(f->option, cmd->bit);
     if (!f->option)
         return lf_fail(err, "unknown option %s%s; %s", dashes, name, f->note);
     if (option_named(f->option, strlen(f->option), cmd->bit))
@@ -356,6 +366,8 @@ static int short_take(lf_options *o, const lf_option_command *cmd, int *i, int a
         return -1;
     if (!opt)
         return lf_fail(err, "unknown option '%s'; `longfill help %s` lists what there is", arg, cmd->name);
+    if (arg[2] == '=')
+        return lf_fail(err, "-%c takes its value without '=': -%c %s", arg[1], arg[1], arg + 3);
     return option_take(o, opt, arg[2] ? arg + 2 : NULL, i, argc, argv, err);
 }
 

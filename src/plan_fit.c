@@ -84,13 +84,13 @@ static int refuse_host(const lf_fit *f, const lf_plan_grid *g, int64_t tokens, i
     char need[24], have[24], weights[24], pass[24], host[24];
 
     return lf_fail(err, "a prompt of %lld token%s on the grid %d x %d x %d needs %s of memory on this rank (weights "
-                   "%s, pass %s, output and prompts %s), and of what is free on this node %s come to each of its %d "
-                   "rank%s: more nodes with a larger pcp, GPUs, or shorter prompts",
+                   "%s, pass %s, output and prompts %s), and of what is free on this node %s come to each of the "
+                   "prompt's %lld rank%s on it: more nodes with a larger pcp, GPUs, or shorter prompts",
                    (long long)tokens, lf_s(tokens), f->grid.dp, f->grid.pcp, f->grid.tp,
                    lf_human_bytes(need, (double)lf_plan_on_host(g)),
                    lf_human_bytes(weights, (double)g->weights), lf_human_bytes(pass, (double)g->pass_bytes),
                    lf_human_bytes(host, (double)(lf_plan_on_host(g) - g->device_bytes)),
-                   lf_human_bytes(have, (double)left), f->sharing, lf_s(f->sharing));
+                   lf_human_bytes(have, (double)left), (long long)f->sharing, lf_s(f->sharing));
 }
 
 int64_t lf_host_free(void)

@@ -14,7 +14,8 @@ typedef struct lf_fit {
     lf_grid grid;                          /* this rank's place */
     int merge;
     int64_t tile;                          /* of lf_plan_fullest; 0: the default */
-    int sharing;                           /* ranks of this node, which share its memory on CPUs; 0: nobody asks */
+    int64_t sharing;                       /* ranks of this node and group, which are as full, and on CPUs share what is
+                                            * free; 0: nobody asks */
     lf_kv_dtype kv_dtype;                  /* resolved */
     lf_logits_want logits;
 } lf_fit;

@@ -93,6 +93,8 @@ check "slurm: but not against the user's" start 0 SLURM_JOB_ID=12 SLURM_JOB_END_
 check "slurm: and GPUs asked for are used" starts "longfill $run --device cuda --pcp 8 --max-seconds 60$"
 check "slurm: however they were asked for" start 0 SLURM_JOB_ID=12 SLURM_GPUS_ON_NODE=8 $slurm --pcp 8
 check "slurm: they are" starts "longfill $run --device cuda --pcp 8$"
+check "slurm: none are none" start 0 SLURM_JOB_ID=12 SLURM_GPUS_PER_NODE=0 $slurm --pcp 8
+check "slurm: and are not asked for" starts "longfill $run --pcp 8$"
 check "slurm: unless the user says otherwise" start 0 SLURM_JOB_ID=12 SLURM_GPUS_PER_NODE=8 $slurm --device=cpu
 check "slurm: one --device" starts "longfill $run --device=cpu$"
 check "slurm: usage" start 2 bash "$jobs/slurm" model

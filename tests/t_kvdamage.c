@@ -4,7 +4,9 @@
  */
 #include "tap.h"
 #include "kv_fixture.h"
+#include "../src/kvtail.h"
 
+#include <fcntl.h>
 #include <signal.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
@@ -136,6 +138,23 @@ static void damaged_anywhere(void)
     fixture_end(&x);
 }
 
+static void wrong_line(void)
+{
+    lf_err err = { "" };
+    lf_kvread *r = NULL;
+    fixture x;
+
+    if (fixture_begin(&x, 0, 5, LF_KV_FP8, &err) || fixture_write(&x, -1, &err)) {
+        TAP_CHECK(0, "written: %s", err.text);
+        return;
+    }
+    int fd = open(x.path, O_RDWR);
+    TAP_CHECK(fd >= 0 && !lf_kvtail_append(x.path, fd, LF_TAIL_MASTER, &err) && lf_kvread_open(&r, x.path, &err) &&
+                  strstr(err.text, "of a file of several ranks"), "a master's line, without parts: %s", err.text);
+    close(fd);
+    fixture_end(&x);
+}
+
 static void truncated(void)
 {
     lf_err err = { "" };
@@ -262,6 +281,7 @@ int main(void)
     full_disk();
     damaged_bytes();
     damaged_anywhere();
+    wrong_line();
     truncated();
     foreign();
     not_hdf5();

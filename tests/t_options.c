@@ -132,6 +132,12 @@ static void test_refused(void)
         { "bench", "--length 8k", "did you mean --lengths?" },
         { "plan", "--lengths 8k", "did you mean --length?" },
         { "prefill", "-tp 2", "unknown option -tp; it is written --tp" },
+        { "prefill", "-m=M", "-m takes its value without '=': -m M" },
+        { "plan", "-m M --tensor-parallel-size 2",
+          "unknown option --tensor-parallel-size; a grid is --grid DPxPCPxTP" },
+        { "bench", "-m M --dp-size 2", "unknown option --dp-size; grids are --grids DPxPCPxTP" },
+        { "prefill", "--ranks 2", "unknown option --ranks; there is none: `mpirun -n N`" },
+        { "prefill", "--grid 1x1x1", "unknown option --grid; a grid is --dp, --pcp and --tp" },
         { "prefill", "-model M", "unknown option -model; it is written --model" },
         { "prefill", "-pcp=2", "unknown option -pcp; it is written --pcp" },
         { "plan", "-tp 2", "unknown option -tp; a grid is --grid DPxPCPxTP" },
@@ -190,6 +196,7 @@ static int options_exist(unsigned bit, const char *text)
 /* What the user reads for one row and command. */
 static int foreign_shown(const lf_option_foreign *f, const lf_option_command *c)
 {
+    const lf_option_foreign *own = lf_option_foreigns;             /* of what it is called here */
     int has = f->option && command_has(c->bit, f->option, strlen(f->option));
     const char *note = f->note ? f->note : "";
     char args[128], *want = has         ? lf_printf("here it is --%s%s%s", f->option, *note ? ", " : "", note)
@@ -199,6 +206,12 @@ static int foreign_shown(const lf_option_foreign *f, const lf_option_command *c)
     lf_err err;
     line l;
 
+    while (f->option && !has && own->name && (strcmp(own->name, f->option) || !(own->commands & c->bit)))
+        own++;
+    if (f->option && !has && own->name) {
+        free(want);
+        want = lf_strdup(own->note);
+    }
     snprintf(args, sizeof args, "--%s=1", f->name);
     int bad = parse(&o, &l, c->name, args, &err);
     const char *hint = strchr(err.text, ';');

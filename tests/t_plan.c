@@ -153,14 +153,14 @@ static void test_small(void)
     lf_dev_ops ops = { .name = "cpu" };
     lf_model m = released("nano");
     lf_dev dev = { .ops = &ops, .model = &m, .numerics = LF_EXACT, .act_bytes = 4, .tile = LF_CPU_TILE };
-    lf_fit f = { .model = &m, .dev = &dev, .kv_dtype = LF_KV_F32, .sharing = (int)(lf_host_free() >> 26) };
+    lf_fit f = { .model = &m, .dev = &dev, .kv_dtype = LF_KV_F32, .sharing = lf_host_free() >> 26 };
     int64_t tokens = 500, tile;
     lf_err err = { "" };
     int n = 1;
 
     TAP_CHECK(!lf_grid_make(&f.grid, &m, 1, 0, 1, 1, 1, &err) && f.sharing > 0 && lf_plan_left(&f) < 128ll << 20 &&
                   !lf_plan_fits(&f, 1, &n, &tokens, &tile, &err) && tile == LF_CPU_TILE,
-              "%d ranks of a small model on this node %s", f.sharing, err.text);
+              "%lld ranks of a small model on this node %s", (long long)f.sharing, err.text);
     lf_model_free(&m);
 }
 
