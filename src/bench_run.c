@@ -88,7 +88,7 @@ static int grid_open(lf_bench *b, const lf_bench_grid *g, lf_err *err)
                              j->threads, err);
     j->tile = INT64_MAX;                   /* who waits takes any */
     if (lf_job_any(j, bad, err) || lf_job_any(j, !waits(b, g) && fits(b, err), err) ||
-        lf_job_any(j, lf_job_tile_agree(j, &j->tile, err), err) ||
+        lf_job_any(j, lf_job_tile_agree(j, err), err) ||
         lf_job_any(j, !waits(b, g) && engine_open(b, err), err))
         return -1;
     snprintf(b->device, sizeof b->device, "%s", j->dev->ops->name);

@@ -243,7 +243,6 @@ static int question(lf_plan *p, const lf_options *o, lf_err *err)
     p->ranks = (int)o->ranks;
     p->numerics = (lf_numerics)o->numerics;
     p->on_host = o->device == LF_DEVICE_CPU;
-    p->memory = memory_of(p, o);
     p->act_bytes = p->on_host || (p->numerics == LF_EXACT && kv == LF_KV_F32) ? 4 : 2;
     p->made_up = p->on_host && !p->checkpoint;
     p->merge = o->pcp_attention == LF_PCP_MERGE;
@@ -253,28 +252,37 @@ static int question(lf_plan *p, const lf_options *o, lf_err *err)
     return p->on_host ? lf_kernels_none(err) : lf_kernels_read(&p->kernels, err);
 }
 
-/* The grid asked for, or all of them. */
-static int grids(lf_plan *p, const lf_options *o, lf_plan_grid **g, int *n, lf_err *err)
+static int one_grid(lf_plan *p, const char *text, lf_grid *g, lf_err *err)
 {
     int size[3];
 
-    if (!o->grid) {
-        *n = lf_plan_grids(p, g);
-        return 0;
-    }
-    *n = 1;
-    *g = lf_alloc(sizeof **g);
-    if (lf_grid_parse(o->grid, size, err))
+    if (lf_grid_parse(text, size, err))
         return lf_fail_in(err, "--grid");
     int64_t ranks = (int64_t)size[0] * size[1];
     ranks = ranks > 4096 ? ranks : ranks * size[2];
     if (ranks > 4096)
-        return lf_fail(err, "--grid %s: plans are made for up to 4096 ranks", o->grid);
+        return lf_fail(err, "--grid %s: plans are made for up to 4096 ranks", text);
     p->ranks = (int)ranks;
-    if (lf_grid_make(&(*g)->grid, p->model, p->ranks, 0, size[0], size[1], size[2], err))
-        return lf_fail_in(err, "--grid %s", o->grid);
+    return lf_grid_make(g, p->model, p->ranks, 0, size[0], size[1], size[2], err) ? lf_fail_in(err, "--grid %s", text)
+                                                                                  : 0;
+}
+
+/* The grid asked for, or all of them. */
+static int grids(lf_plan *p, const lf_options *o, lf_plan_grid **g, int *n, lf_err *err)
+{
+    lf_plan_grid one = { 0 };
+
+    if (o->grid && one_grid(p, o->grid, &one.grid, err))
+        return -1;
     p->memory = memory_of(p, o);
-    lf_plan_grid_size(p, *g);
+    if (o->grid) {
+        lf_plan_grid_size(p, &one);
+        *g = lf_alloc(sizeof **g);
+        **g = one;
+        *n = 1;
+    } else {
+        *n = lf_plan_grids(p, g);
+    }
     return 0;
 }
 

@@ -159,6 +159,11 @@ int lf_file_read(const char *path, size_t limit, char **out, size_t *bytes, lf_e
 
 int lf_file_crc32c(const char *path, uint32_t *crc, lf_err *err)
 {
+    return lf_file_crc32c_first(path, INT64_MAX, crc, err);
+}
+
+int lf_file_crc32c_first(const char *path, int64_t bytes, uint32_t *crc, lf_err *err)
+{
     int fd = open(path, O_RDONLY | O_CLOEXEC);
 
     if (fd < 0)
@@ -166,9 +171,10 @@ int lf_file_crc32c(const char *path, uint32_t *crc, lf_err *err)
     uint8_t *block = lf_alloc(BLOCK_BYTES);
     ssize_t k = 1;
     for (*crc = 0; k > 0 || (k < 0 && errno == EINTR);) {
-        k = read(fd, block, BLOCK_BYTES);
+        k = read(fd, block, (size_t)lf_min(BLOCK_BYTES, bytes));
         if (k > 0)
             *crc = lf_crc32c(*crc, block, (size_t)k);
+        bytes -= k > 0 ? k : 0;
     }
     int why = errno;
     close(fd);

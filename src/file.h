@@ -36,7 +36,8 @@ int lf_file_replace(const char *path, const void *data, size_t bytes, lf_err *er
  * (`bad`: errno says why).  Closes fd; on failure `part` is removed. */
 int lf_file_publish(int fd, const char *part, const char *path, int bad, lf_err *err);
 
-/* CRC-32C of a whole file's bytes. */
+/* CRC-32C of a whole file's bytes; and of its first `bytes`, or as many as it has. */
 int lf_file_crc32c(const char *path, uint32_t *crc, lf_err *err);
+int lf_file_crc32c_first(const char *path, int64_t bytes, uint32_t *crc, lf_err *err);
 
 #endif

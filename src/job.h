@@ -141,8 +141,9 @@ int lf_job_device_check(const lf_options *o, lf_err *err);
 /* Communicators of the grid, device, and whether the plan fits into it; then the engine, which a dry run goes without:
  * it loads nothing. */
 int lf_job_open(lf_job *j, lf_err *err);
-/* The least *tile of all ranks, and a line about it where that is not the default.  Collective over the world. */
-int lf_job_tile_agree(lf_job *j, int64_t *tile, lf_err *err);
+/* j->tile becomes the least of all ranks', with a line about it where that is not the default.  Collective over the
+ * world. */
+int lf_job_tile_agree(lf_job *j, lf_err *err);
 /* What this rank takes in its fullest pass, and what its device has for it (-1: it does not say).  Not collective. */
 int lf_job_fullest(const lf_job *j, lf_plan_grid *most, int64_t *left, lf_err *err);
 void lf_job_close(lf_job *j);

@@ -92,6 +92,11 @@ static void passes_of(const lf_job *j, int **n, int64_t **lengths)
         (*lengths)[i] = j->requests.v[j->plan.order[i]].tokens;
 }
 
+static int64_t tile_own(const lf_job *j)
+{
+    return lf_engine_tile(j->dev->tile, &j->grid, j->o->pcp_attention == LF_PCP_MERGE);
+}
+
 /* Every pass of the plan, before anything is loaded.  A dry run without a GPU may be made where the run itself will not
  * be. */
 static int fits(lf_job *j, lf_err *err)
@@ -100,7 +105,7 @@ static int fits(lf_job *j, lf_err *err)
     int64_t *lengths;
     int *n;
 
-    j->tile = lf_engine_tile(j->dev->tile, &j->grid, f.merge);
+    j->tile = tile_own(j);
     passes_of(j, &n, &lengths);
     int bad = lf_plan_made_up(&f, err) || lf_plan_fits(&f, j->plan.batches, n, lengths, &j->tile, err);
     free(lengths);
@@ -113,14 +118,14 @@ static int fits(lf_job *j, lf_err *err)
     return bad;
 }
 
-int lf_job_tile_agree(lf_job *j, int64_t *tile, lf_err *err)
+int lf_job_tile_agree(lf_job *j, lf_err *err)
 {
-    int64_t own = lf_engine_tile(j->dev->tile, &j->grid, j->o->pcp_attention == LF_PCP_MERGE);
-    int bad = lf_topo_least(j->control.world, tile, err);
+    int64_t own = tile_own(j);
+    int bad = lf_topo_least(j->control.world, &j->tile, err);
 
-    if (!bad && *tile < own && j->rank == 0)
+    if (!bad && j->tile < own && j->rank == 0)
         lf_warn("tiles of %lld tokens, as the memory would not do for %lld: rows are the same, but come more slowly",
-                (long long)*tile, (long long)own);
+                (long long)j->tile, (long long)own);
     return bad;
 }
 
@@ -171,7 +176,7 @@ int lf_job_open(lf_job *j, lf_err *err)
         return -1;
     j->topo_open = 1;
     if (lf_job_any(j, device_open(j, err), err) || lf_job_any(j, fits(j, err), err) ||
-        lf_job_any(j, lf_job_tile_agree(j, &j->tile, err), err))
+        lf_job_any(j, lf_job_tile_agree(j, err), err))
         return -1;
     if (j->o->dry_run)
         return 0;

@@ -121,7 +121,7 @@ static int parse_numbers(lf_kvread *r, lf_err *err)
         (json_object_get(r->identity, "tp") && number_of(r, "tp", &m->tp, err)))
         return -1;
     if (m->tp < 0)
-        return lf_fail(err, "%s: tp is %lld", r->path, (long long)m->tp);
+        return lf_fail(err, "%s: tp is %lld; it is 1 or more", r->path, (long long)m->tp);
     if (m->num_tokens < 1 || m->num_tokens > r->model.max_positions)
         return lf_fail(err, "%s: num_tokens is %lld; the model has 1 to %lld positions", r->path,
                        (long long)m->num_tokens, (long long)r->model.max_positions);

@@ -134,7 +134,8 @@ int lf_kvread_list(lf_kvread *r, lf_err *err)
 
     int parts = lf_h5_has_path(r->file, "/parts");
     if (!parts && r->tail == LF_TAIL_MASTER)
-        return lf_fail(err, "%s is damaged, or was changed: its last line is that of a file of several ranks", r->path);
+        return lf_fail(err, "%s is damaged, or was changed: its last line is that of a file of several ranks; "
+                       "run the prompt again", r->path);
     if (!parts)
         return 0;
     hid_t g = H5Gopen2(r->file, "/parts", H5P_DEFAULT);
@@ -146,7 +147,7 @@ int lf_kvread_list(lf_kvread *r, lf_err *err)
         return lf_fail_in(err, "%s: group /parts", r->path);
     if (r->tail != LF_TAIL_MASTER)
         return lf_fail(err, "%s is damaged, or was changed: it does not end with a checksum, as files of several ranks "
-                       "do", r->path);
+                       "do; run the prompt again", r->path);
     for (int i = 0; i < lf_kvread_parts(r); i++) {
         if (entry_check(r, i, err) || lf_kvread_part_open(&part, r, i, err))
             return -1;

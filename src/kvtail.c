@@ -2,12 +2,10 @@
 #include "kvtail.h"
 
 #include "file.h"
-#include "hash.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -36,34 +34,18 @@ int lf_kvtail_append(const char *path, int fd, lf_kv_tail kind, lf_err *err)
                                                            : 0;
 }
 
-/* The first `bytes` of an open file. */
-static int crc_of(int fd, int64_t bytes, uint32_t *crc)
+/* The last line, the bytes before it, and what it says. */
+static lf_kv_tail line_read(const char *path, char line[LF_KV_TAIL], int64_t *bytes)
 {
-    size_t most = (size_t)1 << 20;
-    uint8_t *block = lf_alloc(most);
-    int64_t at = 0;
-    ssize_t k = 1;
-
-    for (*crc = 0; at < bytes && (k > 0 || (k < 0 && errno == EINTR)); at += k > 0 ? k : 0) {
-        k = pread(fd, block, (size_t)lf_min((int64_t)most, bytes - at), at);
-        if (k > 0)
-            *crc = lf_crc32c(*crc, block, (size_t)k);
-    }
-    free(block);
-    return at == bytes ? 0 : -1;
-}
-
-/* Of an open file: its last line, the bytes before it, and what it says. */
-static lf_kv_tail line_read(int fd, char line[LF_KV_TAIL], int64_t *bytes)
-{
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     struct stat st;
+    int have = fd >= 0 && !fstat(fd, &st) && S_ISREG(st.st_mode) && st.st_size > LF_KV_TAIL &&
+               pread(fd, line, LF_KV_TAIL, st.st_size - LF_KV_TAIL) == LF_KV_TAIL;
 
-    if (fd < 0 || fstat(fd, &st) || !S_ISREG(st.st_mode) || st.st_size <= LF_KV_TAIL)
-        return LF_TAIL_NONE;
-    *bytes = st.st_size - LF_KV_TAIL;
-    if (pread(fd, line, LF_KV_TAIL, *bytes) != LF_KV_TAIL)
-        return LF_TAIL_NONE;
-    for (lf_kv_tail kind = LF_TAIL_FILE; kind <= LF_TAIL_MASTER; kind++)
+    *bytes = have ? st.st_size - LF_KV_TAIL : 0;
+    if (fd >= 0)
+        close(fd);
+    for (lf_kv_tail kind = LF_TAIL_FILE; have && kind <= LF_TAIL_MASTER; kind++)
         if (!memcmp(line, begin[kind], strlen(begin[kind])))
             return kind;
     return LF_TAIL_NONE;
@@ -71,33 +53,24 @@ static lf_kv_tail line_read(int fd, char line[LF_KV_TAIL], int64_t *bytes)
 
 lf_kv_tail lf_kvtail_of(const char *path)
 {
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     char line[LF_KV_TAIL];
     int64_t bytes;
-    lf_kv_tail kind = line_read(fd, line, &bytes);
 
-    if (fd >= 0)
-        close(fd);
-    return kind;
+    return line_read(path, line, &bytes);
 }
 
 int lf_kvtail_check(const char *path, lf_err *err)
 {
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
     char line[LF_KV_TAIL], want[LF_KV_TAIL + 1];
     int64_t bytes;
     uint32_t crc;
-    lf_kv_tail kind = line_read(fd, line, &bytes);
-    int rc = 0;
+    lf_kv_tail kind = line_read(path, line, &bytes);
 
-    if (kind == LF_TAIL_NONE || crc_of(fd, bytes, &crc)) {
-        rc = lf_fail(err, "cannot read the end of %s", path);
-    } else {
-        line_of(want, kind, crc, bytes);
-        if (memcmp(line, want, LF_KV_TAIL))
-            rc = lf_fail(err, "%s is damaged, or was changed: its bytes do not have the checksum at its end", path);
-    }
-    if (fd >= 0)
-        close(fd);
-    return rc;
+    if (lf_file_crc32c_first(path, bytes, &crc, err))
+        return -1;
+    line_of(want, kind, crc, bytes);
+    if (kind != LF_TAIL_NONE && !memcmp(line, want, LF_KV_TAIL))
+        return 0;
+    return lf_fail(err, "%s is damaged, or was changed: its bytes do not have the checksum at its end; run the prompt "
+                   "again", path);
 }

@@ -333,11 +333,6 @@ static int reserve(lf_pass *p)
 
 /* --- open, close --- */
 
-int64_t lf_engine_tile(int64_t own, const lf_grid *g, int merge)
-{
-    return merge && g->pcp > 1 ? own / 4 : own;
-}
-
 /* Not more than the busiest rank's tokens, and the same on all ranks. */
 static int64_t tile_of(const lf_pass *p, int64_t asked)
 {

@@ -165,10 +165,11 @@ void lf_plan_grid_size(const lf_plan *p, lf_plan_grid *g)
 {
     lf_plan with = *p;
 
-    with.tile = p->tile ? p->tile : lf_plan_tile(p, &g->grid);
-    size_all(&with, g);
-    while (!p->tile && !g->fits && (with.tile = lf_plan_tile_half(p, &g->grid, with.tile)) != 0)
+    g->fits = 0;
+    for (int64_t t = lf_plan_tile(p, &g->grid); t && !g->fits; t = lf_plan_tile_half(p, &g->grid, t)) {
+        with.tile = t;
         size_all(&with, g);
+    }
 }
 
 /* ---- all grids ---- */

@@ -49,7 +49,7 @@ typedef struct lf_plan {
     int on_host;                           /* CPU: matrices from files take no memory of their own */
     int made_up;                           /* weights without a checkpoint, on the CPU too: they take memory */
     int merge;
-    int64_t tile;                          /* tokens of one; 0: as many as fit, of one rank the default */
+    int64_t tile;                          /* of lf_plan_pass_size, tokens of one; 0: the default */
     lf_kv_dtype kv_dtype;                  /* resolved; of host memory only */
     lf_logits_want logits;
     int64_t tokens;                        /* of all prompts of the run, whose ids every rank keeps */
@@ -89,7 +89,7 @@ int64_t lf_plan_on_host(const lf_plan_grid *g);
  * are as they are. */
 int64_t lf_plan_tile(const lf_plan *p, const lf_grid *g);
 int64_t lf_plan_tile_half(const lf_plan *p, const lf_grid *g, int64_t tile);
-/* g->grid's sizes are given. */
+/* g->grid's sizes are given; with the most tokens a tile that fit, or else the fewest. */
 void lf_plan_grid_size(const lf_plan *p, lf_plan_grid *g);
 /* All grids of p->ranks ranks that divide the model, smallest tp first, then largest pcp; *out is the caller's. */
 int lf_plan_grids(const lf_plan *p, lf_plan_grid **out);

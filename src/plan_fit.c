@@ -53,7 +53,6 @@ static char *advice(lf_plan *p, const lf_fit *f, int64_t longest)
 
     p->lengths = NULL;
     p->length = longest;
-    p->tile = 0;
     int none = lf_plan_smallest(p, &g), ep = g.grid.pcp * g.grid.tp, dp = all % ep || none ? 1 : all / ep;
     lf_human_bytes(each, (double)g.device_bytes);
     if (none)

@@ -18,6 +18,11 @@ const char *lf_host_name(lf_host_kind k)
     return name[k];
 }
 
+int64_t lf_engine_tile(int64_t own, const lf_grid *g, int merge)
+{
+    return merge && g->pcp > 1 ? own / 4 : own;
+}
+
 /* An engine that knows its sizes and nothing else. */
 typedef struct shell {
     lf_dev dev;

@@ -284,31 +284,39 @@ int lf_topo_any(lf_comm *c, int yes, int *any, lf_err *err)
     return lf_comm_end(c, start, bad);
 }
 
-int lf_topo_least(lf_comm *c, int64_t *value, lf_err *err)
+/* Every rank's value, in rank order: the caller's; NULL: they could not be had. */
+static int64_t *values_of_all(lf_comm *c, int64_t mine, lf_err *err)
 {
-    int64_t *send = lf_alloc(2 * (size_t)c->size * sizeof *send), *all = send + c->size;
+    int64_t *all = lf_alloc(2 * (size_t)c->size * sizeof *all), *send = all + c->size;
 
     for (int r = 0; r < c->size; r++)
-        send[r] = *value;
-    int bad = lf_coll_counts(c, all, send, 1, err);
+        send[r] = mine;
+    if (lf_coll_counts(c, all, send, 1, err) == 0)
+        return all;
+    free(all);
+    return NULL;
+}
+
+int lf_topo_least(lf_comm *c, int64_t *value, lf_err *err)
+{
+    int64_t *all = values_of_all(c, *value, err);
+    int bad = all ? 0 : -1;
+
     for (int r = 0; r < c->size && !bad; r++)
         *value = lf_min(*value, all[r]);
-    free(send);
+    free(all);
     return bad;
 }
 
 int lf_topo_agree(lf_comm *c, int bad, lf_err *err)
 {
-    int64_t *send = lf_alloc(2 * (size_t)c->size * sizeof *send), *all = send + c->size;
     lf_err text = bad ? *err : (lf_err){ "" }, late = { "" };
-    int first = c->size;
+    int64_t *all = values_of_all(c, bad != 0, &late);
+    int first = c->size, lost = !all;
 
-    for (int r = 0; r < c->size; r++)
-        send[r] = bad != 0;
-    int lost = lf_coll_counts(c, all, send, 1, &late);
-    for (int r = c->size - 1; r >= 0 && !lost; r--)
+    for (int r = c->size - 1; all && r >= 0; r--)
         first = all[r] ? r : first;
-    free(send);
+    free(all);
     if (!lost && first < c->size)
         lost = lf_topo_bcast(c, text.text, sizeof text.text, first, &late);
     if (!lost && first == c->size)
